@@ -1,0 +1,40 @@
+# The same commands on a laptop and in CI. Needs Python 3.11+, pip and make; the rest is installed.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check format bench clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+setup: $(STAMP) ## make .venv with all extras that work on a CPU, and the dev tools
+
+# trdg brings the fonts of the demo's data set; its own dependencies are old and not needed.
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[all,dev]"
+	$(BIN)/python -m pip install --quiet --no-deps "trdg==1.8.0"
+	@touch $(STAMP)
+
+demo: setup ## train an old and two new encoders on real images, and show why one can search the old gallery
+	$(BIN)/midspan demo
+
+test: setup ## all tests, with coverage
+	$(BIN)/python -m pytest -n 2 --cov --cov-report=term --cov-fail-under=85
+
+check: setup ## format, lint, types, fast tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q -n 2 -m "not slow"
+
+format: setup ## rewrite the files in the house style
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean: ## remove what the commands above made
+	rm -rf $(VENV) demo .coverage .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,65 @@
+"""Every error that midspan raises on purpose, on one page.
+
+MidspanError
+├── ConfigError          a run file or a setting that does not exist or does not fit
+├── MissingDependency    an optional library is not installed
+├── FormatError          a file or folder is corrupt, truncated or of another kind
+├── DataError            images, labels or splits that cannot be used
+│   └── ImageError       one image that cannot be decoded, or may not be
+├── VectorError          wrong shape, NaN, infinite or zero vectors, doubled ids
+├── SpaceMismatch        vectors of two spaces would be compared
+├── UnknownId            an id that is not there
+├── EncoderError         an encoder that cannot be built, loaded or trusted
+├── EvaluationError      a question that these vectors and labels cannot answer
+└── RunError             a training run in a state that does not allow the step
+
+Each message says what came, what was wanted, and what to do.
+"""
+
+from __future__ import annotations
+
+
+class MidspanError(Exception):
+    """Base of all errors that a caller can mend; the CLI prints it as one line, exit code 1."""
+
+
+class ConfigError(MidspanError): ...
+
+
+class MissingDependency(MidspanError):
+    """Raised with the extra that brings the library: `pip install "midspan[train]"`."""
+
+    def __init__(self, library: str, *, extra: str, wanted_for: str) -> None:
+        super().__init__(
+            f"{wanted_for} needs {library}, which is not installed; "
+            f'run: pip install "midspan[{extra}]"'
+        )
+        self.library = library
+        self.extra = extra
+
+
+class FormatError(MidspanError): ...
+
+
+class DataError(MidspanError): ...
+
+
+class ImageError(DataError): ...
+
+
+class VectorError(MidspanError): ...
+
+
+class SpaceMismatch(MidspanError): ...
+
+
+class UnknownId(MidspanError): ...
+
+
+class EncoderError(MidspanError): ...
+
+
+class EvaluationError(MidspanError): ...
+
+
+class RunError(MidspanError): ...

@@ -1,0 +1,100 @@
+"""Progress of long jobs on stderr: a bar with rate and time left, or plain lines in a log.
+
+    with progress.bar("embed", total=len(images), unit="images", show=True) as done:
+        for batch in batches:
+            ...
+            done(len(batch))
+
+stdout stays free for results.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+Done = Callable[[int], None]
+
+LINE_EVERY = 5.0  # seconds between two plain lines
+
+
+@contextmanager
+def bar(label: str, *, total: int, unit: str, show: bool = True) -> Iterator[Done]:
+    """Yields done(n), to be called when n further units of work are finished."""
+    if not show:
+        yield _silent
+    elif sys.stderr.isatty():
+        with _rich_bar(label, total=total, unit=unit) as done:
+            yield done
+    else:
+        with _plain_lines(label, total=total, unit=unit) as done:
+            yield done
+
+
+def _silent(count: int) -> None:
+    pass
+
+
+@contextmanager
+def _rich_bar(label: str, *, total: int, unit: str) -> Iterator[Done]:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TextColumn("·"),
+        TimeRemainingColumn(),
+        TextColumn("left"),
+    )
+    started = time.perf_counter()
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task(label, total=total, rate="")
+        finished = 0
+
+        def done(count: int) -> None:
+            nonlocal finished
+            finished += count
+            rate = _rate(finished, started)
+            progress.update(task, completed=finished, rate=f"{rate:,.0f} {unit}/s")
+
+        yield done
+
+
+@contextmanager
+def _plain_lines(label: str, *, total: int, unit: str) -> Iterator[Done]:
+    started = last = time.perf_counter()
+    finished = 0
+
+    def line(*, end: bool) -> str:
+        rate = _rate(finished, started)
+        if end:
+            seconds = time.perf_counter() - started
+            return f"{label}: {finished:,} {unit} in {seconds:.1f} s ({rate:,.0f} {unit}/s)"
+        left = (total - finished) / rate if rate else float("inf")
+        return f"{label}: {finished:,}/{total:,} {unit}, {rate:,.0f} {unit}/s, {left:.0f} s left"
+
+    def done(count: int) -> None:
+        nonlocal finished, last
+        finished += count
+        now = time.perf_counter()
+        if now - last >= LINE_EVERY:
+            last = now
+            print(line(end=False), file=sys.stderr, flush=True)
+
+    yield done
+    print(line(end=True), file=sys.stderr, flush=True)
+
+
+def _rate(finished: int, started: float) -> float:
+    return finished / max(time.perf_counter() - started, 1e-9)
