@@ -1,0 +1,159 @@
+"""1:N identification: closed-set rank k, open-set TPIR at a FPIR.
+
+First per probe (`identify` → `Identified`), then reduced. A probe is *mated* if its subject is in
+the gallery. Equal scores rank in the order of the gallery, so give it sorted by id. What has no
+face scores −∞ and is never identified.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from midspan.errors import EvaluationError
+from midspan.evaluation.verification import BoolArray, FloatArray64, Scores, allowed
+
+IntArray = npt.NDArray[np.int64]
+Labels = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Identified:
+    """What each of P probes met in one gallery."""
+
+    mated: BoolArray  # (P,) its subject is in the gallery
+    rank: IntArray  # (P,) 1-based rank of the best mate; 0 without a mate, or none with a face
+    mate_score: FloatArray64  # (P,) score of the best mate, else −∞
+    top_score: FloatArray64  # (P,) largest score of all
+    n_gallery: int
+
+    def at(self, *, rank: int, threshold: float = -np.inf) -> BoolArray:
+        """(P,) True where a mate is among the first `rank` and scores at least `threshold`.
+
+        The general rule of IJB-S and TinyFace, after the released code of PFE; without a
+        threshold it is the closed set.
+        """
+        if rank < 1:
+            raise EvaluationError(f"ranks count from 1, got {rank}")
+        return (self.rank >= 1) & (self.rank <= rank) & (self.mate_score >= threshold)
+
+
+def identify(
+    probes: npt.NDArray[np.float32],
+    gallery: npt.NDArray[np.float32],
+    *,
+    probe_labels: Labels,
+    gallery_labels: Labels,
+    probe_present: BoolArray | None = None,
+    gallery_present: BoolArray | None = None,
+    block: int = 1 << 23,
+) -> Identified:
+    """Probes (P, D) against a gallery (G, D), at most about `block` scores at a time."""
+    rows = max(1, block // max(len(gallery), 1))
+    parts = []
+    for start in range(0, len(probes), rows):
+        part = slice(start, start + rows)
+        scores = probes[part] @ gallery.T  # (rows, G)
+        if probe_present is not None:
+            scores[~probe_present[part]] = -np.inf
+        if gallery_present is not None:
+            scores[:, ~gallery_present] = -np.inf
+        parts.append(
+            identify_scores(scores, probe_labels=probe_labels[part], gallery_labels=gallery_labels)
+        )
+    if not parts:
+        raise EvaluationError("no probes to identify")
+    return Identified(
+        mated=np.concatenate([part.mated for part in parts]),
+        rank=np.concatenate([part.rank for part in parts]),
+        mate_score=np.concatenate([part.mate_score for part in parts]),
+        top_score=np.concatenate([part.top_score for part in parts]),
+        n_gallery=len(gallery),
+    )
+
+
+def identify_scores(scores: Scores, *, probe_labels: Labels, gallery_labels: Labels) -> Identified:
+    """The same from a matrix of scores (P, G)."""
+    if scores.shape != (len(probe_labels), len(gallery_labels)) or 0 in scores.shape:
+        raise EvaluationError(
+            f"scores have shape {scores.shape} for {len(probe_labels)} probe labels and "
+            f"{len(gallery_labels)} gallery labels; wanted (P, G), both above 0"
+        )
+    if np.isnan(scores).any():
+        row = int(np.flatnonzero(np.isnan(scores).any(axis=1))[0])
+        raise EvaluationError(f"scores of probe {row} hold NaN; a pair without a face is -inf")
+    mates = probe_labels[:, None] == gallery_labels  # (P, G)
+    mate_scores = np.where(mates, scores, -np.inf)
+    place = mate_scores.argmax(axis=1)  # the first of equal mates
+    best = np.take_along_axis(mate_scores, place[:, None], axis=1)  # (P, 1)
+    before = (scores > best).sum(axis=1)
+    earlier = np.arange(scores.shape[1]) < place[:, None]
+    before += ((scores == best) & earlier).sum(axis=1)
+    found = best[:, 0] > -np.inf
+    return Identified(
+        mated=mates.any(axis=1),
+        rank=np.where(found, before + 1, 0).astype(np.int64),
+        mate_score=best[:, 0].astype(np.float64),
+        top_score=scores.max(axis=1).astype(np.float64),
+        n_gallery=scores.shape[1],
+    )
+
+
+def rank_k(found: Identified, *, ranks: Sequence[int] = (1, 5, 10)) -> FloatArray64:
+    """Closed set: share of the mated probes with a mate among the first k, for each k."""
+    mated = _some(found.mated, "mated")
+    return np.array([found.at(rank=rank)[mated].mean() for rank in ranks])
+
+
+def tpir_at_fpir(found: Identified, *, fpir: Sequence[float] = (0.01, 0.1)) -> FloatArray64:
+    """Open set as for IJB-C 1:N: share of the mated probes whose mate is first *and* above τ.
+
+    τ is the non-mated maximum number max(⌊n·FPIR⌋−1, 0), counted from 0, falling. FPIR 1 % and
+    10 % as in the published tables.
+    """
+    mated = _some(found.mated, "mated")
+    maxima = np.sort(found.top_score[_some(~found.mated, "non-mated")])[::-1]
+    first = found.at(rank=1)[mated]
+    rates = []
+    for rate in fpir:
+        threshold = maxima[max(allowed(rate, len(maxima)) - 1, 0)]
+        rates.append((first & (found.mate_score[mated] > threshold)).mean())
+    return np.array(rates)
+
+
+def tpir_at_fpir_rank(
+    found: Identified, *, fpir: Sequence[float] = (0.01, 0.1), rank: int = 1
+) -> FloatArray64:
+    """Open set as for IJB-S: share of the mated probes with a mate in the first `rank`, at ≥ τ.
+
+    τ is the k-th largest of the non-mated maxima, k = ⌊n·FPIR⌋; with k = 0 a mate must be above
+    the largest. Departs from PFE's code, which rounds k.
+    """
+    mated = _some(found.mated, "mated")
+    maxima = np.sort(found.top_score[_some(~found.mated, "non-mated")])[::-1]
+    rates = []
+    for rate in fpir:
+        k = allowed(rate, len(maxima))
+        threshold = maxima[k - 1] if k else np.nextafter(maxima[0], np.inf)
+        rates.append(found.at(rank=rank, threshold=float(threshold))[mated].mean())
+    return np.array(rates)
+
+
+def two_gallery_average(first: FloatArray64, second: FloatArray64) -> FloatArray64:
+    """IJB-C reports the plain mean of its two galleries, whatever their sizes."""
+    if first.shape != second.shape:
+        raise EvaluationError(f"rates of shape {first.shape} and {second.shape}: not the same ones")
+    return (first + second) / 2
+
+
+def _some(mask: BoolArray, what: str) -> BoolArray:
+    if not mask.any():
+        raise EvaluationError(
+            f"none of the {len(mask)} probes is {what}: the rate is not defined; check that "
+            "probe and gallery labels are of the same kind"
+        )
+    return mask

@@ -1,0 +1,195 @@
+"""Templates: one vector for all the images and video frames that show one subject.
+
+`pool_templates` is the pooling of the IJB evaluations; `fuse_templates` weighs each member by its
+uncertainty with any `Fusion`, of which `inverse_variance_fusion` (PFE, URL) is shipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from midspan.errors import UnknownId, VectorError
+from midspan.spaces import FloatArray
+
+Labels = npt.NDArray[Any]
+Floats = npt.NDArray[np.floating[Any]]
+Ints = npt.NDArray[np.int64]
+
+CHUNK = 16384  # members pooled at a time: 64 MiB of float64 at 512-d
+
+
+@dataclass(frozen=True, slots=True)
+class Templates:
+    """Unit vectors of T templates; those without a face are zero and not `present`."""
+
+    ids: Labels  # (T,) sorted
+    vectors: FloatArray  # (T, D)
+    present: npt.NDArray[np.bool_]  # (T,)
+    variances: FloatArray | None = None  # (T, K) where the fusion gives them
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def rows_of(self, ids: Labels) -> Ints:
+        """Row of each template id; unknown ones are an error."""
+        rows = np.minimum(np.searchsorted(self.ids, ids), len(self.ids) - 1)
+        missing = self.ids[rows] != ids
+        if missing.any():
+            raise UnknownId(
+                f"{int(missing.sum())} of {len(ids)} template ids are not among these "
+                f"{len(self)} templates, first {ids[missing][0]!s}"
+            )
+        return rows
+
+
+class Fusion(Protocol):
+    """Members of one template (n, D), their variances (n, K) → one vector (D,), variance (K,)."""
+
+    def __call__(self, vectors: Floats, variances: Floats) -> tuple[Floats, Floats]: ...
+
+
+def pool_templates(
+    vectors: Floats,
+    template_ids: Labels,
+    media_ids: Labels,
+    *,
+    weights: Floats | None = None,
+    wanted: Labels | None = None,
+) -> Templates:
+    """Mean inside each medium, sum over the media, then unit length.
+
+    So a long video counts as much as one photo. `weights` (N,) multiply the vectors first
+    (detector scores); as in the code everyone uses for IJB-B/C they do not enter the divisor of
+    the mean. `wanted` are the templates to return, whether members are at hand or not (default:
+    those of the members); one without a member, or with all weights 0, is not present.
+    """
+    members = _check_members(vectors, template_ids, media_ids)
+    factor = _one_over_medium_size(template_ids, media_ids)
+    weights = np.ones(members) if weights is None else np.asarray(weights, dtype=np.float64)
+    if weights.shape != (members,) or not (np.isfinite(weights) & (weights >= 0)).all():
+        raise VectorError(
+            f"weights of shape {weights.shape} for {members} vectors: wanted one finite number, "
+            "0 or more, for each"
+        )
+    factor = factor * weights
+    ids = np.unique(template_ids if wanted is None else wanted)
+    pooled = np.zeros((len(ids), vectors.shape[1]), dtype=np.float32)
+    present = np.zeros(len(ids), dtype=bool)
+    for rows, starts, places in _chunks(ids, template_ids):
+        weighted = vectors[rows] * factor[rows, None]  # float64
+        sums = np.add.reduceat(weighted, starts, axis=0)
+        seen = np.add.reduceat(weights[rows], starts) > 0
+        norms = np.linalg.norm(sums, axis=1)
+        lost = seen & ~(np.isfinite(norms) & (norms > 0))
+        if lost.any():
+            raise VectorError(
+                f"the members of template {ids[places[lost][0]]!s} sum to a vector without direction "
+                "(zero or not finite); look at its vectors"
+            )
+        pooled[places[seen]] = sums[seen] / norms[seen, None]
+        present[places[seen]] = True
+    return Templates(ids=ids, vectors=pooled, present=present)
+
+
+def fuse_templates(
+    vectors: Floats,
+    variances: Floats,
+    template_ids: Labels,
+    *,
+    fusion: Fusion,
+    wanted: Labels | None = None,
+) -> Templates:
+    """One call of `fusion` for each template; media play no part (IJB-S is not media-normalised).
+
+    `variances` (N, K): K = D for one number per dimension (PFE), fewer for slices (URL), 1 for one
+    number per image.
+    """
+    members = _check_members(vectors, template_ids, template_ids)
+    if variances.ndim != 2 or len(variances) != members:
+        raise VectorError(f"variances have shape {variances.shape}, wanted ({members}, K)")
+    ids = np.unique(template_ids if wanted is None else wanted)
+    fused = np.zeros((len(ids), vectors.shape[1]), dtype=np.float32)
+    spread = np.full((len(ids), variances.shape[1]), np.inf, dtype=np.float32)
+    present = np.zeros(len(ids), dtype=bool)
+    for rows, starts, places in _chunks(ids, template_ids):
+        for own, place in zip(np.split(rows, starts[1:]), places, strict=True):
+            fused[place], spread[place] = fusion(vectors[own], variances[own])
+            present[place] = True
+    return Templates(ids=ids, vectors=fused, present=present, variances=spread)
+
+
+def inverse_variance_fusion(vectors: Floats, variances: Floats) -> tuple[Floats, Floats]:
+    """Weighted mean with weights ∝ 1/σ² in each dimension or slice; fused σ² is the smallest.
+
+    As in the released code of PFE (arXiv:1904.09658): the smallest σ², not the (Σ 1/σ²)⁻¹ of a
+    product of Gaussians. With K = D or K = 1 the result gets unit length as a whole (PFE), with
+    slices each slice gets the same length, as URL normalises its slices (our choice; the paper
+    does not say).
+    """
+    count, dim = vectors.shape
+    slices = variances.shape[1]
+    if variances.shape[0] != count or dim % slices:
+        raise VectorError(
+            f"variances have shape {variances.shape} for vectors {vectors.shape}; wanted "
+            f"({count}, K) with K a divisor of {dim}"
+        )
+    if not (variances > 0).all():  # NaN fails too
+        raise VectorError("variances must be above 0")
+    smallest = variances.min(axis=0)  # (K,)
+    if np.isinf(smallest).any():
+        raise VectorError("no member has a finite variance: leave such images out")
+    weights = smallest / variances  # (n, K) in [0, 1]; the common factor cancels below
+    weights = weights / weights.sum(axis=0)
+    parts = vectors.reshape(count, slices, dim // slices).astype(np.float64)
+    mean = (weights[:, :, None] * parts).sum(axis=0)  # (K, D/K)
+    if 1 < slices < dim:
+        norms = np.linalg.norm(mean, axis=1, keepdims=True) * np.sqrt(slices)
+    else:
+        norms = np.linalg.norm(mean, keepdims=True)
+    if not (norms > 0).all():
+        raise VectorError("the members cancel out: their fusion has no direction")
+    return (mean / norms).reshape(dim), smallest
+
+
+# ---- parts --------------------------------------------------------------------------------------
+
+
+def _check_members(vectors: Floats, template_ids: Labels, media_ids: Labels) -> int:
+    if vectors.ndim != 2 or len(vectors) == 0:
+        raise VectorError(f"vectors have shape {vectors.shape}, wanted (N, D) with N > 0")
+    for name, ids in (("template_ids", template_ids), ("media_ids", media_ids)):
+        if ids.shape != (len(vectors),):
+            raise VectorError(f"{name} have shape {ids.shape} for {len(vectors)} vectors")
+    return len(vectors)
+
+
+def _one_over_medium_size(template_ids: Labels, media_ids: Labels) -> npt.NDArray[np.float64]:
+    """(N,) one over the number of members that share template and medium."""
+    template = np.unique(template_ids, return_inverse=True)[1].astype(np.int64)
+    names, medium = np.unique(media_ids, return_inverse=True)
+    group = np.unique(template * len(names) + medium, return_inverse=True)[1]
+    size: npt.NDArray[np.float64] = 1.0 / np.bincount(group)
+    return size[group]
+
+
+def _chunks(ids: Labels, template_ids: Labels) -> Iterator[tuple[Ints, Ints, Ints]]:
+    """Members grouped by template, whole templates at a time: (rows, starts, place in ids)."""
+    place = np.minimum(np.searchsorted(ids, template_ids), len(ids) - 1)
+    asked = np.flatnonzero(ids[place] == template_ids)
+    order = asked[np.argsort(place[asked], kind="stable")]
+    places, starts = np.unique(place[order], return_index=True)
+    ends = np.append(starts[1:], len(order))
+    first = 0
+    while first < len(places):
+        last = max(int(np.searchsorted(ends, starts[first] + CHUNK, side="right")), first + 1)
+        yield (
+            order[starts[first] : ends[last - 1]],
+            starts[first:last] - starts[first],
+            places[first:last],
+        )
+        first = last
