@@ -88,8 +88,8 @@ def pool_templates(
         lost = seen & ~(np.isfinite(norms) & (norms > 0))
         if lost.any():
             raise VectorError(
-                f"the members of template {ids[places[lost][0]]!s} sum to a vector without direction "
-                "(zero or not finite); look at its vectors"
+                f"the members of template {ids[places[lost][0]]!s} sum to a vector without "
+                "direction (zero or not finite); look at its vectors"
             )
         pooled[places[seen]] = sums[seen] / norms[seen, None]
         present[places[seen]] = True
@@ -150,7 +150,7 @@ def inverse_variance_fusion(vectors: Floats, variances: Floats) -> tuple[Floats,
     if 1 < slices < dim:
         norms = np.linalg.norm(mean, axis=1, keepdims=True) * np.sqrt(slices)
     else:
-        norms = np.linalg.norm(mean, keepdims=True)
+        norms = np.linalg.norm(mean, axis=(0, 1), keepdims=True)
     if not (norms > 0).all():
         raise VectorError("the members cancel out: their fusion has no direction")
     return (mean / norms).reshape(dim), smallest
