@@ -12,6 +12,7 @@ MidspanError
 ├── EncoderError         an encoder that cannot be built, loaded or trusted
 ├── EvaluationError      a question that these vectors and labels cannot answer
 └── RunError             a training run in a state that does not allow the step
+    └── Interrupted      stopped by Ctrl-C at a point from which the same command goes on
 
 Each message says what came, what was wanted, and what to do.
 """
@@ -63,3 +64,6 @@ class EvaluationError(MidspanError): ...
 
 
 class RunError(MidspanError): ...
+
+
+class Interrupted(RunError): ...

@@ -212,7 +212,10 @@ class Embeddings:
             ids=np.concatenate([self.ids, other.ids]),
             vectors=np.concatenate([self.vectors, other.vectors]),
             space=self.space,
-            columns={n: np.concatenate([self.columns[n], other.columns[n]]) for n in sorted(shared)},
+            columns={
+                name: np.concatenate([self.columns[name], other.columns[name]])
+                for name in sorted(shared)
+            },
         )
 
     def with_columns(self, columns: Mapping[str, Column]) -> Embeddings:
@@ -307,7 +310,7 @@ def _write_npz(embeddings: Embeddings, path: Path) -> None:
 
 def _read_npz(path: Path) -> Embeddings:
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as raw_file, np.load(raw_file, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
     except Exception as error:  # zipfile, zlib, numpy and OS each have their own
         raise FormatError(f"{path}: not a readable .npz file ({error})") from error
@@ -317,7 +320,9 @@ def _read_npz(path: Path) -> Embeddings:
         )
     vectors = arrays.pop("vectors")
     if vectors.ndim != 2 or vectors.dtype.kind != "f":
-        raise FormatError(f"{path}: vectors are {vectors.dtype}{vectors.shape}, wanted (N, D) floats")
+        raise FormatError(
+            f"{path}: vectors are {vectors.dtype} {vectors.shape}, wanted floats (N, D)"
+        )
     ids = arrays.pop("ids", None)
     if ids is None:
         ids = np.arange(len(vectors)).astype(np.str_)

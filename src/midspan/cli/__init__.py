@@ -1,1 +1,59 @@
+"""The command line: parse → one library call → print. Each verb family has a file."""
 
+from __future__ import annotations
+
+import json
+import sys
+
+import typer
+
+from midspan.cli import demo, doctor, embed, evaluate, train
+from midspan.errors import Interrupted, MidspanError
+
+app = typer.Typer(
+    name="midspan",
+    help="Change the embedding model of a visual search service while it goes on serving.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+START, LEARN, MEASURE, HELP = "Start here", "Learn", "Measure", "Look around"
+
+app.command("demo", rich_help_panel=START)(demo.demo)
+app.command("train", rich_help_panel=LEARN)(train.train)
+app.command("runs", rich_help_panel=LEARN)(train.runs)
+app.command("embed", rich_help_panel=LEARN)(embed.embed)
+app.command("export", rich_help_panel=LEARN)(embed.export)
+app.command("eval", rich_help_panel=MEASURE)(evaluate.evaluate)
+app.command("compare", rich_help_panel=MEASURE)(evaluate.compare)
+app.command("doctor", rich_help_panel=HELP)(doctor.doctor)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from midspan import __version__
+
+        typer.echo(f"midspan {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Print the version."
+    ),
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Known errors become one line and exit code 1; Ctrl-C is 130, as shells expect."""
+    try:
+        app()
+    except MidspanError as error:
+        if "--json" in sys.argv:
+            print(json.dumps({"error": {"type": type(error).__name__, "message": str(error)}}))
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(130 if isinstance(error, Interrupted) else 1)

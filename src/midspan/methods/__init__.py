@@ -1,1 +1,12 @@
+"""Ways of training a new encoder so that its vectors can be compared with the old ones."""
 
+from midspan.methods.base import Batch, Method
+from midspan.methods.old import OldArtifacts, OldClassifier
+
+# name in a run file → class
+METHODS = {
+    "independent": "midspan.methods.independent:Independent",
+    "bct": "midspan.methods.bct:BCT",
+}
+
+__all__ = ["METHODS", "Batch", "Method", "OldArtifacts", "OldClassifier"]

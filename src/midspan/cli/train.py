@@ -1,0 +1,86 @@
+"""`midspan train` and `midspan runs`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from midspan.cli.output import JSON_OPTION, percent, print_json, print_table
+
+
+def train(
+    file: Annotated[Path, typer.Argument(help="Run file (TOML).")],
+    out: Annotated[
+        Path | None, typer.Option(help="Run folder; default: runs/ and the file's name.")
+    ] = None,
+    change: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Change a setting: train.epochs=5. May be repeated."),
+    ] = None,
+    restart: Annotated[bool, typer.Option(help="Forget what the folder holds.")] = False,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 …")] = None,
+    as_json: bool = JSON_OPTION,
+) -> None:
+    """Train an encoder from a run file. Ctrl-C saves; the same command goes on."""
+    from midspan.training import RunConfig
+    from midspan.training import train as run
+
+    config = RunConfig.load(file, changes=change or [])
+    folder = out or Path("runs") / config.name
+    result = run(config, out=folder, restart=restart, device=device)
+    if as_json:
+        print_json({"run": str(result.path), **result.metrics})
+        return
+    rows = [
+        [name, *(percent(value) for value in values.values())]
+        for name, values in result.metrics.get("detail", {}).items()
+    ]
+    if rows:
+        metrics = list(result.metrics["detail"]["self"])
+        print_table(config.name, ["test, %", *metrics], rows, note=result.metrics.get("note", ""))
+    elif "note" in result.metrics:
+        print(result.metrics["note"])
+    print(f"run folder: {result.path}")
+
+
+def runs(
+    root: Annotated[Path, typer.Argument(help="Folder that holds run folders.")] = Path("runs"),
+    as_json: bool = JSON_OPTION,
+) -> None:
+    """List the runs in a folder, newest first."""
+    from midspan.training import list_runs
+
+    found = list_runs(root)
+    if as_json:
+        print_json(
+            {
+                "runs": [
+                    {
+                        "path": str(run.path),
+                        "name": run.name,
+                        "state": run.state,
+                        "method": run.method,
+                        "epochs": run.epochs,
+                        "scores": run.scores,
+                        "changed": run.changed,
+                    }
+                    for run in found
+                ]
+            }
+        )
+        return
+    rows = [
+        [
+            str(run.path),
+            run.state,
+            run.method,
+            run.epochs,
+            *(percent(run.scores.get(name)) for name in ("self", "cross", "old_self")),
+            run.changed,
+        ]
+        for run in found
+    ]
+    columns = ["run", "state", "method", "epochs", "self", "cross", "old self", "changed (UTC)"]
+    print_table(f"{len(found)} runs in {root}", columns, rows)

@@ -1,0 +1,56 @@
+"""The contract of recognition losses, and the cosine logits most of them share."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class RecognitionLoss(nn.Module):
+    """Hyper-parameters in `__init__`, the number of classes in `prepare`.
+
+    `logits` are what the classifier says without margin, so that a method can reuse them;
+    `forward` turns vectors, logits and labels into one number, the mean over the batch.
+    """
+
+    has_classifier: ClassVar[bool] = True  # False: pairs only, logits are None
+    normalised: ClassVar[bool] = True  # cosines of unit rows, or plain dot products
+    scale: float = 1.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: nn.Parameter | None = None  # (C, D) class rows
+        self.bias: nn.Parameter | None = None  # (C,)
+
+    def prepare(self, *, num_classes: int, dim: int) -> None:
+        """Make the class rows; drawn as for a linear layer, from torch's global generator."""
+        bound = 1.0 / math.sqrt(dim)
+        self.rows = nn.Parameter(torch.empty(num_classes, dim).uniform_(-bound, bound))
+
+    def logits(self, vectors: Tensor) -> Tensor | None:  # (B, D) → (B, C)
+        return self.scale * cosines(vectors, self.class_rows())
+
+    def forward(self, *, vectors: Tensor, logits: Tensor | None, labels: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def class_rows(self) -> Tensor:
+        if self.rows is None:
+            raise RuntimeError(f"{type(self).__name__}.prepare was not called")
+        return self.rows
+
+
+def cosines(vectors: Tensor, rows: Tensor) -> Tensor:
+    """(B, D), (C, D) → (B, C)."""
+    return F.linear(F.normalize(vectors), F.normalize(rows))
+
+
+def at_label(logits: Tensor, labels: Tensor, change: Tensor | float) -> Tensor:
+    """`logits` with `change` added where the label is: the place of every margin."""
+    index = labels.unsqueeze(1)
+    if isinstance(change, float):
+        change = torch.full_like(index, change, dtype=logits.dtype)
+    return logits.scatter_add(1, index, change)

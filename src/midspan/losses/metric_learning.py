@@ -1,0 +1,86 @@
+"""Any loss of pytorch-metric-learning, by its class name."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+
+from midspan.errors import ConfigError, MissingDependency
+from midspan.losses.base import RecognitionLoss
+
+
+class MetricLearning(RecognitionLoss):
+    """`loss = "TripletMarginLoss"`, `settings = {margin = 0.1}`, and a miner in the same way.
+
+    Classification losses of that library get `num_classes` and `embedding_size` by themselves.
+    """
+
+    has_classifier: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        *,
+        loss: str,
+        settings: Mapping[str, Any] | None = None,
+        miner: str | None = None,
+        miner_settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        self._loss_class = _find("losses", loss)
+        self._settings = dict(settings or {})
+        self.loss: nn.Module | None = None
+        self.miner: nn.Module | None = None
+        if miner is not None:
+            self.miner = _make(_find("miners", miner), dict(miner_settings or {}))
+        elif miner_settings:
+            raise ConfigError("[loss] has miner_settings but no miner; name one, or drop them")
+
+    def prepare(self, *, num_classes: int, dim: int) -> None:
+        given = dict(self._settings)
+        if _takes(self._loss_class, "num_classes"):
+            given = {"num_classes": num_classes, "embedding_size": dim} | given
+        self.loss = _make(self._loss_class, given)
+
+    def logits(self, vectors: Tensor) -> None:
+        return None
+
+    def forward(self, *, vectors: Tensor, logits: Tensor | None, labels: Tensor) -> Tensor:
+        if self.loss is None:
+            raise RuntimeError("MetricLearning.prepare was not called")
+        pairs = self.miner(vectors, labels) if self.miner is not None else None
+        value: Tensor = self.loss(vectors, labels, pairs)
+        return value
+
+
+def _find(kind: str, name: str) -> type[nn.Module]:
+    try:
+        module = importlib.import_module(f"pytorch_metric_learning.{kind}")
+    except ImportError as error:
+        raise MissingDependency(
+            "pytorch-metric-learning", extra="train", wanted_for="loss 'metric-learning'"
+        ) from error
+    found = getattr(module, name, None)
+    if not isinstance(found, type):
+        known = ", ".join(sorted(n for n in vars(module) if n[0].isupper()))
+        raise ConfigError(f"pytorch-metric-learning has no {kind} {name!r}; known: {known}")
+    return found
+
+
+def _takes(target: type[nn.Module], argument: str) -> bool:
+    """Its classes pass settings up by **kwargs, so every class of the chain is asked."""
+    return any(
+        argument in inspect.signature(vars(cls)["__init__"]).parameters
+        for cls in target.__mro__
+        if "__init__" in vars(cls) and cls is not object
+    )
+
+
+def _make(target: type[nn.Module], settings: Mapping[str, Any]) -> nn.Module:
+    for name in settings:
+        if not _takes(target, name):
+            raise ConfigError(f"[loss] settings: {target.__name__} has no setting {name!r}")
+    return target(**settings)

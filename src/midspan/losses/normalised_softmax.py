@@ -1,0 +1,20 @@
+"""Normalised softmax: cross-entropy of cosines divided by a temperature."""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from midspan.losses.base import RecognitionLoss
+
+
+class NormalisedSoftmax(RecognitionLoss):
+    """CE(c / τ). Default τ = 0.05: the common released code of this loss."""
+
+    def __init__(self, *, temperature: float = 0.05) -> None:
+        super().__init__()
+        self.scale = 1.0 / temperature
+
+    def forward(self, *, vectors: Tensor, logits: Tensor | None, labels: Tensor) -> Tensor:
+        assert logits is not None
+        return F.cross_entropy(logits, labels)

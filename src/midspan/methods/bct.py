@@ -1,0 +1,124 @@
+"""BCT: the frozen old classifier must also recognise the new vectors."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from midspan.errors import ConfigError
+from midspan.methods.base import Batch, Method
+from midspan.methods.old import OldArtifacts, OldClassifier
+
+
+class BCT(Method):
+    """Influence loss: weight · cross-entropy of the new vectors under the old classifier.
+
+    Paper: arXiv:2003.11942. `classifier` says what stands for the old classifier:
+
+    - "old": its own rows; only images of classes that it knew count;
+    - "synthesised": its own rows for the classes it knew, the old class centre for every other
+      class (and for all classes if the old encoder exists only as vectors);
+    - "distilled": its own rows, with the old vector's class probabilities as soft targets instead
+      of the label; no class needs to be shared.
+
+    Defaults: weight 1 (released code of BCT and of AdvBCT's benchmark); scale 24, the logit scale
+    when no old classifier with a scale of its own is known (benchmarks/tune_bct.py, validation
+    classes); temperature 1.
+    Departs: where the old classifier is normalised, centres and rows are both unit vectors, so
+    that synthesised classes compete on equal terms; otherwise centres get the median row norm.
+    """
+
+    uses_old: ClassVar[bool] = True
+    uses_labels: ClassVar[bool] = True
+    directions: ClassVar[tuple[str, ...]] = ("direct",)
+
+    rows: Tensor
+    bias: Tensor
+    target_of: Tensor
+
+    def __init__(
+        self,
+        *,
+        weight: float = 1.0,
+        classifier: Literal["old", "synthesised", "distilled"] = "synthesised",
+        scale: float = 24.0,
+        temperature: float = 1.0,
+    ) -> None:
+        super().__init__()
+        self.weight = weight
+        self.classifier = classifier
+        self.scale = scale
+        self.temperature = temperature
+
+    def prepare(self, *, old: OldArtifacts | None, num_classes: int, dim: int) -> None:
+        if old is None:
+            raise ConfigError("bct needs the old encoder: name its run or its vectors in [old]")
+        if old.space.dim != dim:
+            raise ConfigError(
+                f"bct compares vectors as they are, so the new dim must be the old one: old space "
+                f"{old.space}, new dim {dim}; set [encoder] dim = {old.space.dim}"
+            )
+        if self.classifier == "synthesised":
+            frozen, target_of = _with_synthesised_rows(old, scale=self.scale)
+        elif old.classifier is None:
+            raise ConfigError(
+                f"bct with classifier = {self.classifier!r} needs the old classifier's rows, but "
+                "only old vectors are known; use classifier = 'synthesised'"
+            )
+        else:
+            frozen, target_of = old.classifier, old.label_map
+        if self.classifier == "distilled" and not frozen.normalised:
+            raise ConfigError(
+                "bct with classifier = 'distilled' needs the old logits, and a plain softmax "
+                "classifier wants raw vectors where only unit vectors are kept; use "
+                "classifier = 'synthesised'"
+            )
+        self.scale, self._normalised = frozen.scale, frozen.normalised
+        # Buffers: saved with the run and moved with the device, out of the optimiser's reach.
+        self.register_buffer("rows", frozen.rows.detach().clone())
+        zeros = torch.zeros(len(frozen.rows))
+        self.register_buffer("bias", zeros if frozen.bias is None else frozen.bias.detach().clone())
+        self.register_buffer("target_of", target_of.clone())  # (C,) new class → row, or -1
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        logits = self._old_logits(batch.vectors)  # (B, C_old)
+        if self.classifier == "distilled":
+            assert batch.old is not None
+            with torch.no_grad():
+                soft = (self._old_logits(batch.old) / self.temperature).softmax(1)
+            losses = F.cross_entropy(logits / self.temperature, soft, reduction="none")
+            return {"influence": self.weight * losses.mean()}
+        targets = self.target_of[batch.labels]
+        known = targets >= 0
+        losses = F.cross_entropy(logits, targets, ignore_index=-1, reduction="none")
+        # A batch without any known class gives 0 that still has a gradient.
+        return {"influence": self.weight * losses.sum() / known.sum().clamp_min(1)}
+
+    def _old_logits(self, vectors: Tensor) -> Tensor:
+        return OldClassifier(
+            rows=self.rows, bias=self.bias, scale=self.scale, normalised=self._normalised
+        ).logits(vectors)
+
+
+def _with_synthesised_rows(old: OldArtifacts, *, scale: float) -> tuple[OldClassifier, Tensor]:
+    """(classifier with a row for every class that has images, new class → row)."""
+    unseen = (old.label_map < 0) & (old.counts > 0)
+    centres = F.normalize(old.centres[unseen])  # (C_unseen, D_old)
+    known = old.classifier
+    target_of = old.label_map.clone()
+    if known is None:
+        target_of[unseen] = torch.arange(int(unseen.sum()))
+        return OldClassifier(rows=centres, bias=None, scale=scale, normalised=True), target_of
+    target_of[unseen] = len(known.rows) + torch.arange(int(unseen.sum()))
+    norm = known.rows.norm(dim=1).median()
+    bias = known.bias
+    if bias is not None:
+        bias = torch.cat([bias, bias.median().expand(len(centres))])
+    rows = torch.cat([known.rows, centres * norm])
+    return (
+        OldClassifier(rows=rows, bias=bias, scale=known.scale, normalised=known.normalised),
+        target_of,
+    )

@@ -1,0 +1,100 @@
+"""The old artifacts: all that a method may know of the old encoder, computed once.
+
+No network here: an old encoder that exists only as a file of vectors is as good as any.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from midspan.errors import DataError
+from midspan.spaces import Space
+
+FEW = 4  # classes with fewer images keep all of them: quartiles of three values say nothing
+
+
+@dataclass(frozen=True, slots=True)
+class OldClassifier:
+    """The frozen rows that the old encoder was trained with."""
+
+    rows: Tensor  # (C_old, D_old)
+    bias: Tensor | None  # (C_old,)
+    scale: float
+    normalised: bool  # logits are scale·cosine, or plain dot products
+
+    def logits(self, vectors: Tensor) -> Tensor:  # (B, D_old) → (B, C_old)
+        if self.normalised:
+            return self.scale * F.linear(F.normalize(vectors), F.normalize(self.rows))
+        return F.linear(vectors, self.rows, self.bias)
+
+
+@dataclass(frozen=True, slots=True)
+class OldArtifacts:
+    """Facts about the old encoder on the *new* training set; class ids are the new ones."""
+
+    space: Space
+    vectors: Tensor  # (N, D_old) unit
+    labels: Tensor  # (N,)
+    counts: Tensor  # (C,) images of each class
+    centres: Tensor  # (C, D_old) mean of the unit vectors, not normalised again; 0 without images
+    radii: Tensor  # (C,) largest distance to the centre, outliers left out
+    angles: Tensor  # (C,) largest angle to the centre, all images
+    classifier: OldClassifier | None
+    label_map: Tensor  # (C,) class of the old classifier, or -1
+
+    @classmethod
+    def measure(
+        cls,
+        *,
+        space: Space,
+        vectors: Tensor,
+        labels: Tensor,
+        num_classes: int,
+        classifier: OldClassifier | None = None,
+        label_map: Tensor | None = None,
+    ) -> OldArtifacts:
+        """Centres, radii and angles of each class from the old vectors of its images."""
+        if len(vectors) != len(labels):
+            raise DataError(f"{len(vectors)} old vectors for {len(labels)} labels")
+        vectors = F.normalize(vectors.float())
+        counts = torch.bincount(labels, minlength=num_classes)
+        sums = torch.zeros(num_classes, vectors.shape[1]).index_add_(0, labels, vectors)
+        centres = sums / counts.clamp_min(1).unsqueeze(1)
+        distances = (vectors - centres[labels]).norm(dim=1)
+        cos = (vectors * F.normalize(centres)[labels]).sum(1).clamp(-1.0, 1.0)
+        angles = torch.zeros(num_classes).scatter_reduce_(0, labels, cos.acos(), "amax")
+        if label_map is None:
+            label_map = torch.full((num_classes,), -1)
+        return cls(
+            space=space,
+            vectors=vectors,
+            labels=labels,
+            counts=counts,
+            centres=centres,
+            radii=_radii(distances, labels, num_classes),
+            angles=angles,
+            classifier=classifier,
+            label_map=label_map,
+        )
+
+
+def _radii(distances: Tensor, labels: Tensor, num_classes: int) -> Tensor:
+    """Largest distance of each class inside q1 − 1.5·IQR … q3 + 1.5·IQR (AdvBCT's code)."""
+    radii = torch.zeros(num_classes)
+    order = torch.argsort(labels, stable=True)
+    ends = torch.bincount(labels, minlength=num_classes).cumsum(0).tolist()
+    start = 0
+    for label, end in enumerate(ends):
+        own = distances[order[start:end]]
+        start = end
+        if len(own) >= FEW:
+            q1, q3 = torch.quantile(own, 0.25), torch.quantile(own, 0.75)
+            inside = (own >= q1 - 1.5 * (q3 - q1)) & (own <= q3 + 1.5 * (q3 - q1))
+            own = own[inside]
+        if len(own):
+            radii[label] = own.max()
+    return radii

@@ -1,0 +1,138 @@
+"""The old side of a run: its encoder or its vectors, its classifier, and the cached artifacts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import nn
+
+from midspan.data import ImageSet, cache_folder
+from midspan.encoders import Encoder, OnnxEncoder, load_encoder
+from midspan.errors import DataError, FormatError, UnknownId
+from midspan.losses import RecognitionLoss
+from midspan.methods import OldArtifacts, OldClassifier
+from midspan.spaces import Embeddings, IntArray, Space, fingerprint
+from midspan.training.inputs import Inputs, Items
+from midspan.training.settings import OldSettings
+
+CLASSIFIER = "classifier.safetensors"  # in a run folder
+
+
+@dataclass(frozen=True)
+class OldModel:
+    """An old encoder that can embed, or one of which only vectors are left."""
+
+    space: Space
+    encoder: Encoder | OnnxEncoder | None
+    stored: Embeddings | None
+    classifier: OldClassifier | None
+    class_names: tuple[str, ...]
+
+    @classmethod
+    def load(cls, settings: OldSettings) -> OldModel:
+        if settings.embeddings is not None:
+            stored = Embeddings.load(settings.embeddings)
+            return cls(stored.space, encoder=None, stored=stored, classifier=None, class_names=())
+        assert settings.run is not None
+        encoder = load_encoder(settings.run)
+        classifier, names = read_classifier(Path(settings.run))
+        return cls(encoder.space, encoder, stored=None, classifier=classifier, class_names=names)
+
+    def embed(self, items: Items, *, show_progress: bool) -> Embeddings:
+        """Old vectors of these items, in their order; from the cache if they were made before."""
+        if self.stored is not None:
+            try:
+                return self.stored.take(items.ids)
+            except UnknownId as error:
+                raise DataError(f"old vectors are missing for some images: {error}") from error
+        assert self.encoder is not None
+        key = fingerprint(self.space.fingerprint, content_key(items))
+        path = cache_folder() / "old" / f"{key}.npz"
+        if path.exists():
+            try:
+                return Embeddings.load(path).take(items.ids)
+            except (FormatError, UnknownId):
+                path.unlink()  # a damaged cache entry is only a loss of time
+        embeddings = self.encoder.embed(items, progress=show_progress)
+        embeddings.save(path)
+        return embeddings
+
+
+def content_key(items: Items) -> str:
+    """What the cached vectors depend on beside the encoder: which images, and their bytes."""
+    if isinstance(items, Embeddings):
+        return fingerprint("\n".join(items.ids.tolist()), items.vectors.tobytes())
+    return fingerprint("\n".join(items.ids.tolist()), image_digest(items))
+
+
+def image_digest(items: ImageSet) -> str:
+    """Pixels where they are in memory, names, sizes and times of the files where they are not."""
+    return items.source.digest(np.arange(len(items)))
+
+
+def artifacts(old: OldModel, inputs: Inputs, *, show_progress: bool) -> OldArtifacts:
+    vectors = old.embed(inputs.train, show_progress=show_progress)
+    return OldArtifacts.measure(
+        space=old.space,
+        vectors=torch.from_numpy(vectors.vectors),
+        labels=torch.from_numpy(inputs.labels),
+        num_classes=len(inputs.class_names),
+        classifier=old.classifier,
+        label_map=torch.from_numpy(label_map(inputs.class_names, old.class_names)),
+    )
+
+
+def label_map(new: Sequence[str], old: Sequence[str]) -> IntArray:
+    """Old class of each new class, found by name; -1 where the old encoder did not know it."""
+    place = {name: index for index, name in enumerate(old)}
+    return np.array([place.get(name, -1) for name in new], dtype=np.int64)
+
+
+def save_classifier(folder: Path, loss: RecognitionLoss, class_names: Sequence[str]) -> None:
+    """The rows of the recognition loss, for the next encoder to stay compatible with."""
+    facts = {
+        "class_names": list(class_names),
+        "scale": loss.scale,
+        "normalised": loss.normalised,
+        "has_classifier": loss.has_classifier,
+    }
+    tensors = {"rows": loss.rows, "bias": loss.bias}
+    save_file(
+        {
+            n: t.detach().cpu().contiguous()
+            for n, t in tensors.items()
+            if isinstance(t, nn.Parameter)
+        },
+        folder / CLASSIFIER,
+        metadata={"facts": json.dumps(facts)},
+    )
+
+
+def read_classifier(run: Path) -> tuple[OldClassifier | None, tuple[str, ...]]:
+    """(classifier, class names); (None, ()) for an encoder folder that came without a run."""
+    path = run / CLASSIFIER
+    if not path.exists():
+        return None, ()
+    try:
+        with safe_open(path, framework="pt") as file:
+            facts = json.loads((file.metadata() or {})["facts"])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        names = tuple(facts["class_names"])
+        if not facts["has_classifier"]:
+            return None, names
+        classifier = OldClassifier(
+            rows=tensors["rows"],
+            bias=tensors.get("bias"),
+            scale=float(facts["scale"]),
+            normalised=bool(facts["normalised"]),
+        )
+    except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
+        raise FormatError(f"{path}: not a readable classifier ({error})") from error
+    return classifier, names

@@ -1,0 +1,220 @@
+"""The run file: one TOML document that says everything about a training run."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from midspan.config import check_settings, construct, read_toml
+from midspan.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainSettings:
+    """[train]: how the loop goes.
+
+    Defaults fit small encoders on a CPU: AdamW 1e-3 with weight decay 0.05 and a cosine to zero
+    after one warm-up epoch (benchmarks/tune_training.py, validation classes of the demo's images).
+    """
+
+    epochs: int = 10
+    sampler: Literal["shuffled", "balanced"] = "shuffled"
+    batch_size: int = 256
+    classes_per_batch: int = 16
+    images_per_class: int = 4
+    optimiser: Literal["adamw", "sgd"] = "adamw"
+    lr: float = 1e-3
+    weight_decay: float = 0.05
+    momentum: float = 0.9  # sgd only
+    warmup_epochs: float = 1.0
+    clip: float = 5.0  # largest gradient norm; 0 = no clipping
+    augment: tuple[str, ...] = ()
+    precision: Literal["auto", "fp32"] = "auto"
+    checkpoint_seconds: float = 60.0
+    tensorboard: bool = False
+
+    def __post_init__(self) -> None:
+        wrong = {
+            "epochs": self.epochs >= 1,
+            "batch_size": self.batch_size >= 1,
+            "lr": self.lr > 0,
+            "weight_decay": self.weight_decay >= 0,
+            "warmup_epochs": 0 <= self.warmup_epochs <= self.epochs,
+            "clip": self.clip >= 0,
+        }
+        for name, fine in wrong.items():
+            if not fine:
+                raise ConfigError(f"[train] {name} = {getattr(self, name)} is out of range")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderSettings:
+    """[encoder]: what is trained."""
+
+    backbone: str = "small-resnet"
+    dim: int = 128
+    head: str = "linear"
+    size: int | None = None
+    channels: int | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AllocationSettings:
+    """[allocation]: which part of the training images this encoder sees."""
+
+    kind: str
+    part: Literal["old", "new"]
+    old_fraction: float = 0.3  # AdvBCT's benchmark
+    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class OldSettings:
+    """[old]: the encoder to stay comparable with: a run folder, or a file of its vectors."""
+
+    run: str | None = None
+    embeddings: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.run is None) == (self.embeddings is None):
+            raise ConfigError("[old] wants either run = '…' or embeddings = '….npz'")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateSettings:
+    """[evaluate]: the test at the end of the run, on the test classes."""
+
+    metrics: tuple[str, ...] = ("map", "recall@1", "map@r")
+    exclude_column: str | None = None  # e.g. "track": such items are not counted as found
+    validation: bool = False  # judge by classes cut from the training classes instead
+    validation_fraction: float = 0.2
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """A whole run file, checked."""
+
+    name: str
+    seed: int
+    data: Mapping[str, Any]
+    encoder: EncoderSettings
+    loss: Mapping[str, Any]
+    method: Mapping[str, Any]
+    train: TrainSettings
+    evaluate: EvaluateSettings
+    allocation: AllocationSettings | None
+    old: OldSettings | None
+    raw: Mapping[str, Any]  # as written, for the run folder
+
+    SECTIONS: ClassVar[Mapping[str, type]] = {
+        "encoder": EncoderSettings,
+        "train": TrainSettings,
+        "evaluate": EvaluateSettings,
+        "allocation": AllocationSettings,
+        "old": OldSettings,
+    }
+
+    @classmethod
+    def load(cls, path: str | Path, *, changes: Sequence[str] = ()) -> RunConfig:
+        """Read a run file; `changes` are 'section.key=value' in TOML's own notation.
+
+        Paths in the file are meant from its folder, paths in `changes` from where we are.
+        """
+        raw = _with_paths(read_toml(path), Path(path).resolve().parent)
+        for change in changes:
+            _apply(raw, change)
+        return cls.from_dict(raw, default_name=Path(path).stem)
+
+    @classmethod
+    def from_dict(cls, raw: Mapping[str, Any], *, default_name: str = "run") -> RunConfig:
+        known = {"name", "seed", *cls.SECTIONS, "data", "loss", "method"}
+        for key in raw:
+            if key not in known:
+                raise ConfigError(
+                    f"no section or setting {key!r}; known: {', '.join(sorted(known))}"
+                )
+        if "data" not in raw:
+            raise ConfigError("[data] is missing: say where the images are")
+        sections = {
+            section: construct(target, raw[section], where=f"[{section}]")
+            for section, target in cls.SECTIONS.items()
+            if section in raw
+        }
+        own = {key: raw[key] for key in ("name", "seed") if key in raw}
+        checked = check_settings(_own_settings, own, where="run file")
+        return cls(
+            name=checked.get("name", default_name),
+            seed=checked.get("seed", 0),
+            data=raw["data"],
+            loss=raw.get("loss", {"name": "cosface", "scale": 24.0, "margin": 0.2}),
+            method=raw.get("method", {"name": "independent"}),
+            encoder=sections.get("encoder", EncoderSettings()),
+            train=sections.get("train", TrainSettings()),
+            evaluate=sections.get("evaluate", EvaluateSettings()),
+            allocation=sections.get("allocation"),
+            old=sections.get("old"),
+            raw=raw,
+        )
+
+
+def _own_settings(*, name: str = "", seed: int = 0) -> None:
+    """The settings of a run file that stand outside of any section."""
+
+
+def _apply(raw: dict[str, Any], change: str) -> None:
+    place, separator, value = change.partition("=")
+    section, _, key = place.strip().rpartition(".")
+    if not separator or not key:
+        raise ConfigError(f"--set {change!r}: wanted section.key=value, e.g. train.epochs=5")
+    try:
+        parsed = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        parsed = value.strip()  # a bare word is a string
+    target = raw.setdefault(section, {}) if section else raw
+    target[key] = parsed
+
+
+# Settings that name files: relative ones are meant from the run file's folder.
+_PATHS = (("data", "path"), ("old", "run"), ("old", "embeddings"))
+
+
+def _with_paths(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
+    resolved = {k: dict(v) if isinstance(v, dict) else v for k, v in raw.items()}
+    for section, key in _PATHS:
+        value = resolved.get(section, {}).get(key)
+        if isinstance(value, str) and not Path(value).is_absolute():
+            resolved[section][key] = str(folder / value)
+    return resolved
+
+
+def to_toml(raw: Mapping[str, Any]) -> str:
+    """The run file again, one level of sections; enough for what we read."""
+    top = [f"{key} = {_toml_value(value)}" for key, value in raw.items() if not _is_table(value)]
+    parts = ["\n".join(top)] if top else []
+    for section, values in raw.items():
+        if _is_table(values):
+            lines = [f"{key} = {_toml_value(value)}" for key, value in values.items()]
+            parts.append("\n".join([f"[{section}]", *lines]))
+    return "\n\n".join(parts) + "\n"
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, Mapping)
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str | Path):
+        return json.dumps(str(value), ensure_ascii=False)
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_toml_value(item) for item in value) + "]"
+    if isinstance(value, Mapping):
+        inner = ", ".join(f"{key} = {_toml_value(item)}" for key, item in value.items())
+        return "{" + inner + "}"
+    return repr(value)

@@ -1,0 +1,231 @@
+"""`train`: a run file in, a run folder out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from midspan.config import build
+from midspan.data import ImageSet
+from midspan.encoders import Encoder, build_encoder, load_encoder
+from midspan.errors import ConfigError, DataError, MissingDependency
+from midspan.evaluation import evaluate
+from midspan.losses import LOSSES, RecognitionLoss
+from midspan.methods import METHODS, Method
+from midspan.spaces import Embeddings
+from midspan.training.inputs import Inputs, Items, loader, read_inputs
+from midspan.training.loop import Task, fit
+from midspan.training.old import OldModel, artifacts, save_classifier
+from midspan.training.runs import RunFolder
+from midspan.training.settings import RunConfig
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """A finished run. `scores` are fractions: self, and cross and old_self if there is an old."""
+
+    path: Path
+    encoder: Encoder
+    metrics: Mapping[str, Any]
+
+    @property
+    def scores(self) -> Mapping[str, float]:
+        scores: Mapping[str, float] = self.metrics["scores"]
+        return scores
+
+
+def train(
+    config: RunConfig | str | Path,
+    *,
+    out: str | Path,
+    restart: bool = False,
+    device: str | None = None,
+    progress: bool = True,
+) -> RunResult:
+    """Train one encoder. A finished run is not repeated, a stopped one goes on where it was."""
+    if not isinstance(config, RunConfig):
+        config = RunConfig.load(config)
+    folder = RunFolder.open(Path(out), config, restart=restart)
+    if folder.finished:
+        return RunResult(folder.path, _trained(folder), folder.metrics())
+    where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+
+    inputs = read_inputs(config)
+    old = OldModel.load(config.old) if config.old is not None else None
+    torch.manual_seed(config.seed)  # class rows and what a method learns
+    encoder = _new_encoder(config, inputs)
+    inputs = _decoded(inputs, encoder, show_progress=progress)
+    loss, method, old_vectors = _prepared(config, inputs, old, show_progress=progress)
+
+    seconds = fit(
+        Task(
+            encoder=encoder,
+            loss=loss,
+            method=method,
+            load=loader(encoder, inputs.train),
+            labels=inputs.labels,
+            old_vectors=old_vectors,
+        ),
+        settings=config.train,
+        seed=config.seed,
+        device=where,
+        checkpoint=folder.checkpoint,
+        on_epoch=_epoch_log(folder, tensorboard=config.train.tensorboard),
+        show_progress=progress,
+    )
+    if old is not None and "direct" in method.directions:
+        encoder.compatible_with = (old.space.fingerprint,)
+    encoder.save(folder.encoder)
+    save_classifier(folder.path, loss, inputs.class_names)
+    metrics = {
+        "name": config.name,
+        "method": config.method["name"],
+        "train_images": len(inputs.labels),
+        "train_classes": len(inputs.class_names),
+        "skipped_images": len(getattr(inputs.train, "skipped", ())),
+        "train_seconds": round(seconds, 3),
+        **_scores(config, inputs.test, encoder, old, show_progress=progress),
+    }
+    folder.write_metrics(metrics)
+    folder.checkpoint.unlink(missing_ok=True)  # the encoder is saved: nothing to resume
+    return RunResult(folder.path, encoder, metrics)
+
+
+def _trained(folder: RunFolder) -> Encoder:
+    encoder = load_encoder(folder.encoder)
+    assert isinstance(encoder, Encoder)  # run folders hold nothing else
+    return encoder
+
+
+def _new_encoder(config: RunConfig, inputs: Inputs) -> Encoder:
+    wanted = config.encoder
+    settings = dict(wanted.settings)
+    size, channels = wanted.size, wanted.channels
+    if isinstance(inputs.train, Embeddings):
+        settings.setdefault("features", inputs.train.space.dim)
+    elif (shape := inputs.train.shape) is not None:  # all images have it: take it as it is
+        size = size or shape[0]
+        channels = channels or shape[2]
+    return build_encoder(
+        backbone=wanted.backbone,
+        dim=wanted.dim,
+        head=wanted.head,
+        size=size,
+        channels=channels,
+        name=config.name,
+        seed=config.seed,
+        settings=settings,
+    )
+
+
+def _decoded(inputs: Inputs, encoder: Encoder, *, show_progress: bool) -> Inputs:
+    """Decode the training images once. Those that cannot be decoded leave with their labels."""
+    if not isinstance(inputs.train, ImageSet) or encoder.preprocessing is None:
+        return inputs
+    shape = encoder.preprocessing
+    decoded = inputs.train.cached(
+        height=shape.height,
+        width=shape.width,
+        channels=shape.channels,
+        fit=shape.fit,
+        progress=show_progress,
+    )
+    labels = dict(zip(inputs.train.ids.tolist(), inputs.labels.tolist(), strict=True))
+    kept = torch.tensor([labels[name] for name in decoded.ids.tolist()]).numpy()
+    return Inputs(decoded, kept, inputs.class_names, inputs.test)
+
+
+def _prepared(
+    config: RunConfig, inputs: Inputs, old: OldModel | None, *, show_progress: bool
+) -> tuple[RecognitionLoss, Method, torch.Tensor | None]:
+    loss: RecognitionLoss = build(LOSSES, config.loss, what="loss")
+    method: Method = build(METHODS, config.method, what="method")
+    if method.uses_old and old is None:
+        raise ConfigError(
+            f"method {config.method['name']!r} needs the old encoder: add [old] with "
+            "run = 'RUN FOLDER' or embeddings = 'VECTORS.npz'"
+        )
+    classes, dim = len(inputs.class_names), config.encoder.dim
+    loss.prepare(num_classes=classes, dim=dim)
+    known = None
+    if method.uses_old and old is not None:
+        known = artifacts(old, inputs, show_progress=show_progress)
+    method.prepare(old=known, num_classes=classes, dim=dim)
+    return loss, method, None if known is None else known.vectors
+
+
+def _scores(
+    config: RunConfig,
+    test: Items | None,
+    encoder: Encoder,
+    old: OldModel | None,
+    *,
+    show_progress: bool,
+) -> dict[str, Any]:
+    """Self of the new encoder, cross and self of the old one, on classes none of them has seen."""
+    if test is None:
+        return {"scores": {}, "note": "no test split: nothing was evaluated"}
+    wanted = config.evaluate
+    new = encoder.embed(test, progress=show_progress)
+
+    def score(query: Embeddings, gallery: Embeddings | None) -> dict[str, float]:
+        result = evaluate(
+            query,
+            gallery,
+            metrics=wanted.metrics,
+            exclude_column=wanted.exclude_column,
+            direct=True,  # measuring an incompatible pair is the point of the cross test
+        )
+        return {metric: result.mean(metric) for metric in wanted.metrics}
+
+    detail = {"self": score(new, None)}
+    note = None
+    if old is not None:
+        try:
+            stored = old.embed(test, show_progress=show_progress)
+        except DataError as error:
+            note = f"no cross test: {error}"
+        else:
+            detail["old_self"] = score(stored, None)
+            if stored.space.dim == new.space.dim:
+                detail["cross"] = score(new, stored)
+            else:
+                note = f"no direct cross test: old dim {stored.space.dim}, new {new.space.dim}"
+    first = wanted.metrics[0]
+    return {
+        "test_items": len(new),
+        "metric": first,
+        "scores": {name: values[first] for name, values in detail.items()},
+        "detail": detail,
+        **({"note": note} if note else {}),
+    }
+
+
+def _epoch_log(folder: RunFolder, *, tensorboard: bool) -> Callable[[Mapping[str, float]], None]:
+    writer = None
+    if tensorboard:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise MissingDependency(
+                "tensorboard", extra="train", wanted_for="[train] tensorboard = true"
+            ) from error
+        writer = SummaryWriter(str(folder.path / "tensorboard"))
+    started = time.perf_counter()
+
+    def on_epoch(line: Mapping[str, float]) -> None:
+        nonlocal started
+        seconds, started = time.perf_counter() - started, time.perf_counter()
+        folder.log({**line, "images_per_second": round(line["images"] / seconds, 1)})
+        if writer is not None:
+            for name, value in line.items():
+                if name not in ("epoch", "images"):
+                    writer.add_scalar(name, value, int(line["epoch"]))
+            writer.flush()
+
+    return on_epoch

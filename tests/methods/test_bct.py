@@ -1,0 +1,214 @@
+"""BCT: value and gradient from the equation, and the properties the paper implies."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from midspan.errors import ConfigError
+from midspan.methods import Batch, OldArtifacts, OldClassifier
+from midspan.methods.bct import BCT
+from midspan.spaces import Space
+
+DIM, CLASSES, OLD_CLASSES, IMAGES = 4, 5, 3, 20
+SPACE = Space("old", DIM, fingerprint="f-old")
+LABELS = torch.arange(IMAGES) % CLASSES
+MAP = torch.tensor([2, -1, 0, -1, 1])  # new class → old class
+
+
+def classifier(*, normalised: bool = True) -> OldClassifier:
+    generator = torch.Generator().manual_seed(1)
+    return OldClassifier(
+        rows=3 * torch.randn(OLD_CLASSES, DIM, generator=generator),
+        bias=None if normalised else torch.randn(OLD_CLASSES, generator=generator),
+        scale=10.0,
+        normalised=normalised,
+    )
+
+
+def artifacts(known: OldClassifier | None, label_map: Tensor = MAP) -> OldArtifacts:
+    generator = torch.Generator().manual_seed(2)
+    return OldArtifacts.measure(
+        space=SPACE,
+        vectors=torch.randn(IMAGES, DIM, generator=generator),
+        labels=LABELS,
+        num_classes=CLASSES,
+        classifier=known,
+        label_map=label_map,
+    )
+
+
+def prepared(method: BCT, old: OldArtifacts) -> BCT:
+    method.prepare(old=old, num_classes=CLASSES, dim=DIM)
+    return method
+
+
+def batch(rows: list[int], old: OldArtifacts, seed: int = 5) -> Batch:
+    generator = torch.Generator().manual_seed(seed)
+    index = torch.tensor(rows)
+    return Batch(
+        vectors=torch.randn(len(rows), DIM, generator=generator).requires_grad_(),
+        logits=None,
+        labels=LABELS[index],
+        rows=index,
+        old=old.vectors[index],
+    )
+
+
+def slow_cross_entropy(vector: Tensor, rows: list[Tensor], target: int, scale: float) -> Tensor:
+    logits = torch.stack([scale * torch.dot(vector, r) / (vector.norm() * r.norm()) for r in rows])
+    return logits.logsumexp(0) - logits[target]
+
+
+def test_synthesised_rows_value_and_gradient() -> None:
+    known = classifier()
+    old = artifacts(known)
+    method = prepared(BCT(weight=2.0), old)
+    some = batch([0, 1, 2, 3, 4, 6], old)
+    fast = method(some)["influence"]
+
+    # rows: the three known classes, then the centres of classes 1 and 3
+    rows = [*known.rows, old.centres[1], old.centres[3]]
+    place = {0: 2, 1: 3, 2: 0, 3: 4, 4: 1}
+    losses = [
+        slow_cross_entropy(vector, rows, place[int(label)], 10.0)
+        for vector, label in zip(some.vectors, some.labels, strict=True)
+    ]
+    reference = 2.0 * torch.stack(losses).mean()
+    torch.testing.assert_close(fast, reference)
+    torch.testing.assert_close(
+        torch.autograd.grad(fast, some.vectors), torch.autograd.grad(reference, some.vectors)
+    )
+
+
+def test_old_rows_only_count_known_classes() -> None:
+    known = classifier()
+    old = artifacts(known)
+    some = batch([0, 1, 2, 3], old)  # classes 0 and 2 are known
+    fast = prepared(BCT(classifier="old"), old)(some)["influence"]
+    losses = [
+        slow_cross_entropy(some.vectors[i], list(known.rows), t, 10.0) for i, t in ((0, 2), (2, 0))
+    ]
+    torch.testing.assert_close(fast, torch.stack(losses).mean())
+    (gradient,) = torch.autograd.grad(fast, some.vectors)
+    assert gradient[1].abs().sum() == gradient[3].abs().sum() == 0
+
+
+def test_a_batch_without_known_classes_gives_a_differentiable_zero() -> None:
+    old = artifacts(classifier())
+    some = batch([1, 3, 6], old)
+    influence = prepared(BCT(classifier="old"), old)(some)["influence"]
+    assert influence.item() == 0.0
+    (gradient,) = torch.autograd.grad(influence, some.vectors)
+    assert gradient.abs().sum() == 0
+
+
+def test_distilled_uses_the_old_probabilities() -> None:
+    known = classifier()
+    old = artifacts(known)
+    some = batch([0, 1, 2], old)
+    fast = prepared(BCT(classifier="distilled", temperature=2.0), old)(some)["influence"]
+    assert some.old is not None
+    total = torch.zeros(())
+    for new_vector, old_vector in zip(some.vectors, some.old, strict=True):
+        soft = (known.logits(old_vector[None])[0] / 2.0).softmax(0)
+        logs = (known.logits(new_vector[None])[0] / 2.0).log_softmax(0)
+        total = total - (soft * logs).sum()
+    torch.testing.assert_close(fast, total / 3)
+
+
+@pytest.mark.parametrize("normalised", [True, False])
+def test_if_new_is_old_the_loss_is_the_old_models_own(normalised: bool) -> None:
+    known = classifier(normalised=normalised)
+    everything = torch.tensor([0, 1, 2, 0, 1])  # every class is known
+    old = artifacts(known, everything)
+    index = torch.arange(6)
+    some = Batch(
+        vectors=old.vectors[index], logits=None, labels=LABELS[index], rows=index, old=None
+    )
+    own = F.cross_entropy(known.logits(old.vectors[index]), everything[LABELS[index]])
+    for kind in ("old", "synthesised"):
+        method = prepared(BCT(classifier=kind), old)
+        torch.testing.assert_close(method(some)["influence"], own)
+
+
+def test_vectors_alone_are_enough() -> None:
+    old = artifacts(None, torch.full((CLASSES,), -1))
+    method = prepared(BCT(scale=7.0), old)
+    some = batch([0, 1, 4], old)
+    losses = [
+        slow_cross_entropy(vector, list(old.centres), int(label), 7.0)
+        for vector, label in zip(some.vectors, some.labels, strict=True)
+    ]
+    torch.testing.assert_close(method(some)["influence"], torch.stack(losses).mean())
+
+
+def test_synthesised_row_of_a_single_image_is_its_vector() -> None:
+    labels = torch.tensor([0, 0, 1])
+    vectors = F.normalize(torch.randn(3, DIM, generator=torch.Generator().manual_seed(0)))
+    old = OldArtifacts.measure(space=SPACE, vectors=vectors, labels=labels, num_classes=2)
+    method = BCT()
+    method.prepare(old=old, num_classes=2, dim=DIM)
+    torch.testing.assert_close(method.rows[1], vectors[2])
+
+
+def test_synthesised_rows_have_the_norm_of_trained_ones() -> None:
+    known = classifier(normalised=False)
+    method = prepared(BCT(), artifacts(known))
+    norms = method.rows.norm(dim=1)
+    torch.testing.assert_close(norms[OLD_CLASSES:], norms[:OLD_CLASSES].median().expand(2))
+    assert known.bias is not None
+    torch.testing.assert_close(method.bias[OLD_CLASSES:], known.bias.median().expand(2))
+
+
+def test_other_label_ids_change_nothing() -> None:
+    known = classifier()
+    old = artifacts(known)
+    some = batch([0, 1, 2, 3, 4], old)
+    before = prepared(BCT(), old)(some)["influence"]
+
+    turn = torch.tensor([3, 0, 4, 1, 2])  # new name of each class
+    label_map = torch.empty_like(MAP)
+    label_map[turn] = MAP
+    renamed = OldArtifacts.measure(
+        space=SPACE,
+        vectors=old.vectors,
+        labels=turn[LABELS],
+        num_classes=CLASSES,
+        classifier=known,
+        label_map=label_map,
+    )
+    after = prepared(BCT(), renamed)(
+        Batch(vectors=some.vectors, logits=None, labels=turn[some.labels], rows=some.rows, old=None)
+    )["influence"]
+    torch.testing.assert_close(before, after)
+
+
+def test_nothing_of_the_old_side_can_learn() -> None:
+    old = artifacts(classifier())
+    method = prepared(BCT(), old)
+    assert list(method.parameters()) == []
+    assert not any(buffer.requires_grad for buffer in method.buffers())
+
+
+@pytest.mark.parametrize(
+    ("method", "known", "dim", "message"),
+    [
+        (BCT(), True, DIM + 1, r"new dim must be the old one.*set \[encoder\] dim = 4"),
+        (BCT(classifier="old"), False, DIM, "needs the old classifier's rows"),
+        (BCT(classifier="distilled"), False, DIM, "use classifier = 'synthesised'"),
+    ],
+)
+def test_what_cannot_be_done_is_said(method: BCT, known: bool, dim: int, message: str) -> None:
+    old = artifacts(classifier() if known else None)
+    with pytest.raises(ConfigError, match=message):
+        method.prepare(old=old, num_classes=CLASSES, dim=dim)
+
+
+def test_more_impossible_things() -> None:
+    with pytest.raises(ConfigError, match="needs the old encoder"):
+        BCT().prepare(old=None, num_classes=2, dim=2)
+    with pytest.raises(ConfigError, match="raw vectors"):
+        prepared(BCT(classifier="distilled"), artifacts(classifier(normalised=False)))

@@ -1,0 +1,119 @@
+"""Imports point one way, and the front door stays light."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import midspan
+
+SOURCE = Path(midspan.__file__).parent
+BASE = {"spaces", "errors", "config", "progress"}
+# room → rooms it may import, beside the base and itself
+MAP: dict[str, set[str]] = {
+    "data": set(),
+    "losses": set(),
+    "bridges": set(),
+    "evaluation": set(),
+    "encoders": {"data"},
+    "methods": {"losses"},
+    "training": {"data", "encoders", "losses", "methods", "bridges", "evaluation"},
+    "reports": {"evaluation"},
+    "gallery": set(),
+    "upgrade": {"gallery", "bridges", "evaluation"},
+}
+ANYTHING = {"service", "cli"}  # may import every room; nobody imports them
+INSIDE_BASE = {
+    "errors": set[str](),
+    "progress": set[str](),
+    "config": {"errors"},
+    "spaces": {"errors"},
+}
+
+
+def imported_rooms(file: Path) -> set[str]:
+    rooms = set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            parts = node.module.split(".")
+            if parts == ["midspan"]:
+                rooms |= {alias.name for alias in node.names}
+            elif parts[0] == "midspan":
+                rooms.add(parts[1])
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                parts = alias.name.split(".")
+                if parts[0] == "midspan":
+                    rooms.add(parts[1] if len(parts) > 1 else "midspan")
+    return rooms
+
+
+def room_of(file: Path) -> str:
+    return file.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+@pytest.mark.parametrize(
+    "file", sorted(SOURCE.rglob("*.py")), ids=lambda file: str(file.relative_to(SOURCE))
+)
+def test_imports_follow_the_map(file: Path) -> None:
+    room = room_of(file)
+    if room in ANYTHING or room == "__init__":
+        return
+    if room in BASE:
+        allowed = INSIDE_BASE[room]
+    else:
+        assert room in MAP, f"{room} is not on the map: add it to docs/architecture.md and here"
+        allowed = MAP[room] | BASE | {room}
+    extra = imported_rooms(file) - allowed - {"__version__"}
+    assert not extra, f"{file.relative_to(SOURCE)} may not import {sorted(extra)}"
+
+
+@pytest.mark.parametrize("room", ["gallery", "upgrade", "evaluation", "bridges", "data"])
+def test_light_rooms_do_not_load_torch(room: str) -> None:
+    if not (SOURCE / room).is_dir():
+        pytest.skip(f"{room} is not built yet")
+    code = f"import sys, midspan.{room}; print('torch' in sys.modules)"
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.strip() == "False"
+
+
+def test_front_door_is_light_and_quick() -> None:
+    code = (
+        "import json, sys, time; start = time.perf_counter(); import midspan; "
+        "seconds = time.perf_counter() - start; "
+        "heavy = ['torch', 'faiss', 'pyarrow', 'matplotlib', 'scipy', 'pandas', 'sqlite3']; "
+        "print(json.dumps([seconds, [n for n in heavy if n in sys.modules]]))"
+    )
+    runs = []
+    for _ in range(5):  # the machine may be busy: the best of a few is the import's own time
+        result = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        )
+        runs.append(json.loads(result.stdout))
+    assert all(heavy == [] for _, heavy in runs)
+    assert min(seconds for seconds, _ in runs) < 0.3
+
+
+def test_front_door_is_pinned() -> None:
+    assert set(midspan.__all__) == {
+        "Embeddings",
+        "MidspanError",
+        "Space",
+        "__version__",
+        "compare",
+        "data",
+        "evaluation",
+        "load_encoder",
+        "train",
+    }
+    for name in midspan.__all__:
+        assert getattr(midspan, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = midspan.nothing

@@ -1,0 +1,186 @@
+"""Spaces and embeddings: what is refused, what survives a file, what joins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from midspan import Embeddings, Space
+from midspan.errors import FormatError, SpaceMismatch, UnknownId, VectorError
+from midspan.spaces import check_comparable, fingerprint
+
+OLD = Space("old", 3, fingerprint="f-old")
+NEW = Space("new", 3, fingerprint="f-new", compatible_with=("f-old",))
+OTHER = Space("other", 3, fingerprint="f-other")
+
+
+def some(space: Space = OLD, ids: tuple[str, ...] = ("a", "b", "c")) -> Embeddings:
+    rng = np.random.default_rng(0)
+    return Embeddings(
+        ids=np.array(ids),
+        vectors=rng.normal(size=(len(ids), space.dim)).astype(np.float32),
+        space=space,
+        columns={"labels": np.arange(len(ids)), "cameras": np.array([f"c{i}" for i in ids])},
+    )
+
+
+def test_fingerprint_tells_parts_apart() -> None:
+    assert fingerprint("ab", "c") != fingerprint("a", "bc")
+    assert fingerprint("ab", "c") == fingerprint(b"ab", "c")
+
+
+def test_a_name_never_identifies_a_space() -> None:
+    assert not Space("same", 3, fingerprint="x").same_as(Space("same", 3, fingerprint="y"))
+    assert Space("here", 3, fingerprint="x").same_as(Space("there", 3, fingerprint="x"))
+
+
+def test_undeclared_fingerprint_says_so() -> None:
+    space = Space("plain", 4)
+    assert space.fingerprint.startswith("declared:")
+    assert space.same_as(Space("plain", 4))
+    assert not space.same_as(Space("plain", 5))
+
+
+def test_compatibility_on_record_counts_both_ways() -> None:
+    assert NEW.comparable_with(OLD)
+    assert OLD.comparable_with(NEW)
+    assert not NEW.comparable_with(OTHER)
+    check_comparable(NEW, OLD)
+    with pytest.raises(SpaceMismatch, match=r"no compatibility .* bridge"):
+        check_comparable(NEW, OTHER)
+
+
+def test_other_dims_are_never_comparable() -> None:
+    wide = Space("wide", 4, fingerprint="w", compatible_with=("f-old",))
+    assert not wide.comparable_with(OLD)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"name": "", "dim": 3}, "name"),
+        ({"name": "x", "dim": 0}, "positive dim"),
+        ({"name": "x", "dim": True}, "positive dim"),
+        ({"name": "x", "dim": 3, "metric": "hamming"}, "cosine"),
+    ],
+)
+def test_bad_spaces(arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(VectorError, match=message):
+        Space(**arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("ending", [".npz", ".parquet"])
+def test_files_keep_everything(tmp_path: Path, ending: str) -> None:
+    before = some(NEW, ("ä", "b/c", "漢字"))
+    path = before.save(tmp_path / "deep" / f"e{ending}")
+    after = Embeddings.load(path)
+    assert after.ids.tolist() == before.ids.tolist()
+    np.testing.assert_array_equal(after.vectors, before.vectors)
+    assert after.space == before.space
+    assert set(after.columns) == {"labels", "cameras"}
+    np.testing.assert_array_equal(after.columns["cameras"], before.columns["cameras"])
+    assert list(path.parent.iterdir()) == [path]  # nothing half-written is left
+
+
+def test_file_without_space_gets_a_declared_one(tmp_path: Path) -> None:
+    np.savez(tmp_path / "bare.npz", vectors=np.eye(2, dtype=np.float16))
+    loaded = Embeddings.load(tmp_path / "bare.npz")
+    assert loaded.space.name == "bare"
+    assert loaded.space.fingerprint.startswith("declared:")
+    assert loaded.vectors.dtype == np.float32
+    assert loaded.ids.tolist() == ["0", "1"]
+
+
+def test_unreadable_files(tmp_path: Path) -> None:
+    (tmp_path / "broken.npz").write_bytes(b"PK\x03\x04 not really")
+    (tmp_path / "broken.parquet").write_bytes(b"PAR1")
+    np.savez(tmp_path / "images.npz", images=np.zeros((1, 2, 2, 1), dtype=np.uint8))
+    np.savez(tmp_path / "objects.npz", vectors=np.array([object()], dtype=object))
+    np.savez(tmp_path / "space.npz", vectors=np.eye(2), space=np.array("{nonsense"))
+    for name, message in {
+        "broken.npz": "not a readable",
+        "broken.parquet": "not a readable",
+        "images.npz": "image set",
+        "objects.npz": "not a readable",  # objects would have to be unpickled
+        "space.npz": "not readable JSON",
+        "none.npz": "no such file",
+        "none.txt": r"\.npz or \.parquet",
+    }.items():
+        with pytest.raises(FormatError, match=message):
+            Embeddings.load(tmp_path / name)
+    with pytest.raises(FormatError, match="written as"):
+        some().save(tmp_path / "x.csv")
+
+
+def test_truncated_file(tmp_path: Path) -> None:
+    path = some().save(tmp_path / "e.npz")
+    path.write_bytes(path.read_bytes()[:-30])
+    with pytest.raises(FormatError):
+        Embeddings.load(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"vectors": np.full((3, 3), np.nan)}, "'a'.*NaN"),
+        ({"vectors": np.array([[1.0, 0, 0], [np.inf, 0, 0], [0, 1, 0]])}, r"'b' \(row 1\)"),
+        ({"vectors": np.array([[1.0, 0, 0], [0, 1, 0], [0, 0, 0]])}, "'c'.*length zero"),
+        ({"vectors": np.ones((3, 4))}, r"wants \(N, 3\)"),
+        ({"vectors": np.ones((2, 3))}, "ids for 2 vectors"),
+        ({"ids": np.array(["a", "b", "a"])}, "more than once, first 'a'"),
+        ({"columns": {"labels": np.arange(2)}}, "column 'labels'"),
+        ({"columns": {"vectors": np.arange(3)}}, "may not be called"),
+    ],
+)
+def test_bad_vectors(change: dict[str, object], message: str) -> None:
+    good: dict[str, object] = {"ids": np.array(["a", "b", "c"]), "vectors": np.eye(3), "space": OLD}
+    with pytest.raises(VectorError, match=message):
+        Embeddings(**(good | change))  # type: ignore[arg-type]
+
+
+def test_zero_vector_is_fine_where_length_has_a_meaning() -> None:
+    Embeddings(
+        ids=np.array(["z"]), vectors=np.zeros((1, 2), np.float32), space=Space("l2", 2, metric="l2")
+    )
+
+
+def test_take_follows_the_wanted_order() -> None:
+    e = some()
+    assert e.take(["c", "a"]).ids.tolist() == ["c", "a"]
+    np.testing.assert_array_equal(e.take(["c", "a"]).vectors, e.vectors[[2, 0]])
+    assert len(e.take([])) == 0
+    with pytest.raises(UnknownId, match=r"1 of 2 ids .* first 'x'"):
+        e.take(["a", "x"])
+
+
+def test_rows_by_slice_mask_and_list() -> None:
+    e = some()
+    assert e[1:].ids.tolist() == ["b", "c"]
+    assert e[np.array([True, False, True])].columns["cameras"].tolist() == ["ca", "cc"]
+    assert e[[2]].ids.tolist() == ["c"]
+
+
+def test_pairs_are_found_by_id() -> None:
+    left, right = some(OLD, ("a", "b", "c")), some(NEW, ("c", "x", "a"))
+    mine, theirs = left.paired_with(right)
+    assert mine.ids.tolist() == theirs.ids.tolist() == ["a", "c"]
+    np.testing.assert_array_equal(theirs.vectors, right.vectors[[2, 0]])
+    with pytest.raises(UnknownId, match="share no id"):
+        left.paired_with(some(NEW, ("x", "y")))
+
+
+def test_joining_spaces_is_refused_even_if_comparable() -> None:
+    joined = some(OLD, ("a", "b")).joined_with(some(OLD, ("c",)))
+    assert joined.ids.tolist() == ["a", "b", "c"]
+    with pytest.raises(SpaceMismatch, match="map one of them"):
+        some(OLD, ("a",)).joined_with(some(NEW, ("b",)))
+    with pytest.raises(VectorError, match="more than once"):
+        some(OLD, ("a",)).joined_with(some(OLD, ("a",)))
+
+
+def test_normalised() -> None:
+    np.testing.assert_allclose(np.linalg.norm(some().normalised().vectors, axis=1), 1, rtol=1e-6)
+    with pytest.raises(VectorError, match="not a cosine space"):
+        some(Space("d", 3, metric="dot")).normalised()
