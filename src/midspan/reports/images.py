@@ -1,0 +1,46 @@
+"""Small pictures inside the page: arrays → PNG data URIs."""
+
+from __future__ import annotations
+
+import base64
+import io
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from midspan.errors import DataError
+
+ImageArray = npt.NDArray[np.uint8]
+
+LOSSLESS_SIDE = 32  # images up to this size are kept as they are
+COLOURS = 64  # palette of larger colour thumbnails: a page of 200 stays under 2 MB
+
+
+def check_images(images: npt.NDArray[Any], *, count: int) -> ImageArray:
+    """(N, H, W) or (N, H, W, C) uint8, one image an item."""
+    if images.dtype != np.uint8 or images.ndim not in (3, 4):
+        raise DataError(
+            f"images are {images.dtype}{images.shape}; a page wants uint8 (N, H, W, C), C 1, 3 or 4"
+        )
+    if images.ndim == 3:
+        images = images[..., None]
+    if images.shape[3] not in (1, 3, 4) or 0 in images.shape[1:3]:
+        raise DataError(f"images have shape {images.shape}; a page wants (N, H, W, C), C 1, 3 or 4")
+    if len(images) != count:
+        raise DataError(f"{len(images)} images for {count} items; give one image an item, by row")
+    return images
+
+
+def data_uri(image: ImageArray, *, side: int = 64) -> str:
+    """One image (H, W, C) as a PNG data URI, no side longer than `side`."""
+    from PIL import Image
+
+    picture = Image.fromarray(image[..., 0] if image.shape[2] == 1 else image)
+    if max(picture.size) > side:
+        picture.thumbnail((side, side), Image.Resampling.LANCZOS)
+    if picture.mode == "RGB" and max(picture.size) > LOSSLESS_SIDE:
+        picture = picture.quantize(COLOURS)
+    out = io.BytesIO()
+    picture.save(out, format="PNG", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(out.getvalue()).decode("ascii")

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import base64
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from midspan.errors import DataError
+from midspan.reports.images import check_images, data_uri
+
+
+def decoded(uri: str) -> Image.Image:
+    head, _, body = uri.partition(",")
+    assert head == "data:image/png;base64"
+    return Image.open(io.BytesIO(base64.b64decode(body)))
+
+
+def test_small_images_are_kept_exactly() -> None:
+    rng = np.random.default_rng(0)
+    for channels, mode in ((1, "L"), (3, "RGB"), (4, "RGBA")):
+        image = rng.integers(0, 256, size=(20, 32, channels), dtype=np.uint8)
+        picture = decoded(data_uri(image))
+        assert picture.mode == mode
+        assert np.array_equal(np.asarray(picture).reshape(image.shape), image)
+
+
+def test_large_images_become_small() -> None:
+    rng = np.random.default_rng(0)
+    image = rng.integers(0, 256, size=(224, 112, 3), dtype=np.uint8)
+    uri = data_uri(image, side=64)
+    assert decoded(uri).size == (32, 64)
+    assert len(uri) < 5000  # noise, the worst case: 200 of them are 1 MB
+
+
+def test_check_images_gives_grey_ones_a_channel() -> None:
+    assert check_images(np.zeros((2, 5, 6), dtype=np.uint8), count=2).shape == (2, 5, 6, 1)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "message"),
+    [
+        ((2, 5, 6, 3), np.float32, "float32"),
+        ((2, 5, 6, 2), np.uint8, "C 1, 3 or 4"),
+        ((2, 0, 6, 3), np.uint8, "shape"),
+        ((2, 5), np.uint8, "uint8"),
+        ((3, 5, 6, 1), np.uint8, "3 images for 2 items"),
+    ],
+)
+def test_bad_images(shape: tuple[int, ...], dtype: type, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        check_images(np.zeros(shape, dtype=dtype), count=2)
