@@ -1,0 +1,25 @@
+"""Images from a path, by what is there: a folder, a CSV list or an .npz file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from midspan.data.from_csv import csv
+from midspan.data.from_folder import folder
+from midspan.data.from_npz import npz
+from midspan.data.images import ImageSet
+from midspan.errors import DataError
+
+
+def open_images(path: str | Path, *, strict: bool = False) -> ImageSet:
+    """A folder (of class folders), a `.csv` or an `.npz`. strict: a broken file is an error."""
+    path = Path(path)
+    if path.is_dir():
+        return folder(path, strict=strict)
+    if not path.exists():
+        raise DataError(f"{path}: no such file or folder")
+    if path.suffix.lower() == ".csv":
+        return csv(path, strict=strict)
+    if path.suffix.lower() == ".npz":
+        return npz(path)
+    raise DataError(f"{path}: images are read from a folder, a .csv list or an .npz file")

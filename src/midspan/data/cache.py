@@ -1,0 +1,146 @@
+"""Decode a whole set once: into memory, or into a file that is mapped when it is larger.
+
+A file is found again by the next run (its key covers the images' names, sizes and times, the
+wanted size and this format), so a large folder is decoded once and not once a run. Everything
+under `cache_dir()` can be deleted at any time.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from midspan import progress
+from midspan.data.decode import Channels, Fit, Pixels
+from midspan.data.sources import ImageSource, Readable, load_readable
+from midspan.errors import DataError, ImageError
+from midspan.spaces import fingerprint
+
+CACHE_LIMIT = 4 * 2**30  # bytes; above it the pixels go to a file
+BLOCK = 256  # images between two steps of the progress bar
+
+_FORMAT = "1"  # raise it when decoded pixels change
+_PIXELS, _MANIFEST = "pixels.bin", "manifest.json"
+
+
+Failed = tuple[int, str]  # row, reason
+Blocks = Iterator[tuple[Pixels, tuple[Failed, ...]]]
+
+
+def cache_dir() -> Path:
+    """$MIDSPAN_CACHE, else midspan/ under $XDG_CACHE_HOME, else under ~/.cache."""
+    if own := os.environ.get("MIDSPAN_CACHE"):
+        return Path(own)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "midspan"
+
+
+def decode_all(
+    source: ImageSource,
+    *,
+    height: int,
+    width: int,
+    channels: Channels,
+    fit: Fit,
+    strict: bool,
+    limit: int = CACHE_LIMIT,
+    folder: str | Path | None = None,
+    show: bool = False,
+) -> Readable:
+    """All images of the source at one size. `strict`: the first unreadable one is an error."""
+
+    def blocks() -> Blocks:
+        with progress.bar("decode", total=len(source), unit="images", show=show) as done:
+            for start in range(0, len(source), BLOCK):
+                rows = np.arange(start, min(start + BLOCK, len(source)))
+                got = load_readable(
+                    source, rows, height=height, width=width, channels=channels, fit=fit
+                )
+                if got.failed and strict:
+                    row, reason = got.failed[0]
+                    raise ImageError(f"{source.uri(row)}: {reason}")
+                yield got.images, got.failed
+                done(len(rows))
+
+    size = (height, width, channels)
+    if len(source) * math.prod(size) <= limit:
+        return _in_memory(blocks(), size=size, count=len(source))
+    place = Path(folder) if folder is not None else cache_dir() / "decoded"
+    key = fingerprint(_FORMAT, source.signature(), str(size), fit, str(strict))
+    return _on_disk(blocks, size=size, count=len(source), place=place / key)
+
+
+def _in_memory(blocks: Blocks, *, size: tuple[int, int, int], count: int) -> Readable:
+    images = np.empty((count, *size), dtype=np.uint8)
+    filled = 0
+    failed: list[Failed] = []
+    for block, bad in blocks:
+        images[filled : filled + len(block)] = block
+        filled += len(block)
+        failed.extend(bad)
+    return _decoded(images[:filled], failed, count=count)
+
+
+def _on_disk(
+    blocks: Callable[[], Blocks], *, size: tuple[int, int, int], count: int, place: Path
+) -> Readable:
+    found = _open(place, size=size, count=count)
+    if found is not None:
+        return found
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        part = Path(tempfile.mkdtemp(prefix=f"{place.name}.", dir=place.parent))
+        try:
+            failed: list[Failed] = []
+            # Written, not mapped: a full disk is then an error and not a killed process.
+            with (part / _PIXELS).open("wb") as file:
+                for block, bad in blocks():
+                    file.write(block.data)
+                    failed.extend(bad)
+            manifest = {"count": count, "size": size, "failed": failed}
+            (part / _MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
+            try:
+                part.rename(place)
+            except OSError:  # another process was first, or something broken lies there
+                if _open(place, size=size, count=count) is None:
+                    shutil.rmtree(place)
+                    part.rename(place)
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+    except OSError as error:
+        need = count * math.prod(size) / 2**30
+        raise DataError(
+            f"{place}: cannot hold the decoded images, {need:.1f} GiB "
+            f"({error.strerror or error}); set MIDSPAN_CACHE to a folder with room"
+        ) from error
+    found = _open(place, size=size, count=count)
+    if found is None:
+        raise DataError(f"{place}: another process removed the decoded images; start again")
+    return found
+
+
+def _open(place: Path, *, size: tuple[int, int, int], count: int) -> Readable | None:
+    """None where there is nothing, or nothing whole."""
+    try:
+        manifest = json.loads((place / _MANIFEST).read_text(encoding="utf-8"))
+        failed = [(int(row), str(reason)) for row, reason in manifest["failed"]]
+        shape = (count - len(failed), *size)
+        if (place / _PIXELS).stat().st_size != math.prod(shape):
+            return None
+        if shape[0] == 0:  # an empty file cannot be mapped
+            return _decoded(np.empty(shape, dtype=np.uint8), failed, count=count)
+        images = np.memmap(place / _PIXELS, dtype=np.uint8, mode="r", shape=shape)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return _decoded(images, failed, count=count)
+
+
+def _decoded(images: Pixels, failed: list[Failed], *, count: int) -> Readable:
+    rows = np.delete(np.arange(count), [row for row, _ in failed])
+    return Readable(images=images, rows=rows, failed=tuple(failed))

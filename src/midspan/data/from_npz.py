@@ -1,0 +1,183 @@
+"""Image sets in one `.npz` file: images (N, H, W, C) uint8, labels (N,), split (N,), columns."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from midspan.data.images import ImageSet
+from midspan.data.sources import ArraySource, CachedSource
+from midspan.errors import DataError, FormatError
+from midspan.spaces import IntArray
+
+_OWN = ("images", "labels", "split", "ids", "class_name")
+
+
+def npz(path: str | Path) -> ImageSet:
+    """Read an image set. Arrays with one value an image become columns, the rest is ignored.
+
+    Labels 0 … C-1 are kept; any others (numbers with gaps, names) are numbered in sorted order
+    and become the class names. `class_name` (C,) names the classes. Without `ids` an image is
+    called by file and row: 'omniglot32#17'.
+    """
+    path = Path(path)
+    arrays = _read(path)
+    images = _checked_images(path, arrays)
+    count = len(images)
+    columns = {
+        name: array
+        for name, array in arrays.items()
+        if name not in _OWN and array.ndim and len(array) == count
+    }
+    labels, class_names = _numbered(path, arrays.get("labels"), arrays.get("class_name"), count)
+    ids = arrays.get("ids")
+    if ids is None:
+        ids = np.char.add(f"{path.stem}#", np.arange(count).astype(np.str_))
+    try:
+        return ImageSet(
+            ids=ids,
+            source=ArraySource.of(images, name=str(path)),
+            labels=labels,
+            class_names=class_names,
+            split=arrays.get("split"),
+            columns=columns,
+        )
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from error
+
+
+def save_npz(images: ImageSet, path: str | Path) -> Path:
+    """Write such a file; it appears whole or not at all, also when two processes write it.
+
+    A set of files is decoded first: save_npz(folder("photos").cached(height=64, …), "photos.npz").
+    """
+    path = Path(path)
+    source = images.source
+    if not isinstance(source, ArraySource | CachedSource):
+        raise DataError(
+            f"{path}: these images are files of different sizes; decode them first with "
+            ".cached(height=…, width=…, channels=…)"
+        )
+    arrays = {"images": source.images[source.picks], "ids": images.ids, **images.columns}
+    if images.labels is not None:
+        arrays |= {"labels": images.labels, "class_name": np.array(images.class_names)}
+    if images.split is not None:
+        arrays["split"] = images.split
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, part = tempfile.mkstemp(prefix=f"{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            np.savez(file, **arrays)  # type: ignore[arg-type]
+        os.replace(part, path)
+    finally:
+        Path(part).unlink(missing_ok=True)
+    return path
+
+
+def _read(path: Path) -> dict[str, npt.NDArray[Any]]:
+    if not path.is_file():
+        raise FormatError(f"{path}: no such file; wanted an image set (.npz)")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            _check_members(path, archive)
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except FormatError:
+        raise
+    except Exception as error:  # zipfile, zlib, numpy and OS each have their own
+        raise FormatError(f"{path}: not a readable .npz file ({error})") from error
+
+
+def _check_members(path: Path, archive: zipfile.ZipFile) -> None:
+    """From the headers alone, before memory is taken: a small file can promise a huge array."""
+    total = 0
+    for member in archive.infolist():
+        with archive.open(member) as stream:
+            version = np.lib.format.read_magic(stream)
+            read = (
+                np.lib.format.read_array_header_1_0
+                if version == (1, 0)
+                else np.lib.format.read_array_header_2_0
+            )
+            shape, _, dtype = read(stream)
+            start = stream.tell()
+        name = member.filename.removesuffix(".npy")
+        if dtype.hasobject:
+            raise FormatError(
+                f"{path}: {name!r} holds Python objects, which could run code when read; "
+                "save it as numbers or as text (dtype '<U…')"
+            )
+        promised = dtype.itemsize
+        for side in shape:
+            promised *= side
+        if start + promised != member.file_size:
+            raise FormatError(
+                f"{path}: {name!r} says {dtype}{shape}, {promised:,} bytes, but holds "
+                f"{member.file_size - start:,}; the file is damaged"
+            )
+        total += promised
+    if total > _memory():
+        raise FormatError(
+            f"{path}: unpacks to {total / 2**30:,.1f} GiB, more than this machine's memory "
+            f"({_memory() / 2**30:,.1f} GiB); use a folder of images instead"
+        )
+
+
+def _memory() -> int:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # not on Windows
+        return 64 * 2**30
+
+
+def _checked_images(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[np.uint8]:
+    images = arrays.get("images")
+    if images is None:
+        hint = "; these are embeddings, not images" if "vectors" in arrays else ""
+        raise FormatError(
+            f"{path}: holds {sorted(arrays)}, wanted 'images' (N, H, W, C) uint8{hint}"
+        )
+    if images.ndim == 3:  # grey without a channel axis
+        images = images[..., None]
+    if images.dtype != np.uint8:
+        hint = "; scale them to 0 … 255 and save them as uint8" if images.dtype.kind == "f" else ""
+        raise FormatError(f"{path}: images are {images.dtype}, wanted uint8{hint}")
+    if images.ndim != 4 or images.shape[3] not in (1, 3, 4) or 0 in images.shape[1:]:
+        raise FormatError(
+            f"{path}: images have shape {arrays['images'].shape}, wanted (N, H, W, C) with "
+            "1, 3 or 4 channels"
+        )
+    return images
+
+
+def _numbered(
+    path: Path,
+    given: npt.NDArray[Any] | None,
+    names: npt.NDArray[Any] | None,
+    count: int,
+) -> tuple[IntArray | None, tuple[str, ...]]:
+    if given is None:
+        return None, ()
+    if given.shape != (count,) or given.dtype.kind not in "biuU":
+        raise DataError(
+            f"{path}: labels are {given.dtype}{given.shape}, wanted one whole number or name for "
+            f"each of the {count} images"
+        )
+    values, labels = np.unique(given, return_inverse=True)
+    if names is not None and names.ndim == 1 and values.dtype.kind in "iu" and len(values):
+        if values[0] >= 0 and values[-1] < len(names):
+            named = names.astype(np.str_)
+            if np.array_equal(given, labels):  # keep names of classes that have no image, too
+                return given.astype(np.int64), tuple(named.tolist())
+            return labels.astype(np.int64), tuple(named[values].tolist())
+        raise DataError(
+            f"{path}: {len(names)} class names, but labels from {values[0]} to {values[-1]}"
+        )
+    return labels.astype(np.int64), tuple(values.astype(np.str_).tolist())
