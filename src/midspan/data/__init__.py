@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from midspan.data.allocations import ALLOCATIONS, Allocation, allocate, hold_out_classes
+from midspan.data.any_path import open_images
+from midspan.data.cache import cache_dir
 from midspan.data.checks import check_evaluable, check_trainable
 from midspan.data.font_glyphs import glyphs
 from midspan.data.from_csv import csv
@@ -29,6 +31,7 @@ __all__ = [
     "ImageSource",
     "Skipped",
     "allocate",
+    "cache_dir",
     "check_evaluable",
     "check_trainable",
     "csv",
@@ -37,5 +40,6 @@ __all__ = [
     "glyphs",
     "hold_out_classes",
     "npz",
+    "open_images",
     "save_npz",
 ]

@@ -61,6 +61,7 @@ _UPRIGHT = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+_SIDEWAYS = [_UPRIGHT[orientation] for orientation in (5, 6, 7, 8)]
 
 
 def decode_image(
@@ -81,12 +82,18 @@ def decode_image(
         # JPEG may be decoded at 1/2, 1/4 or 1/8; twice the box keeps the result near the full way.
         side = 2 * max(height, width)
         try:
-            opened.draft(None, (side, side))
+            reduced = opened.draft(None, (side, side))
             opened.load()
-            plain = _plain(_upright(opened), channels=channels)
+            # A reduced size is rounded up; its box says where the picture really ends.
+            extent = reduced[1][2:] if reduced else opened.size
+            turn = _turn(opened)
+            plain = _plain(opened, channels=channels)
         except Exception as error:  # each Pillow plugin has its own
             raise ImageError(f"{_name(image)}: cannot be decoded ({_words(error)})") from error
-    return _fit_plain(plain, height=height, width=width, channels=channels, fit=fit)
+    if turn in _SIDEWAYS:
+        height, width = width, height
+    small = _resized(plain, extent=extent, height=height, width=width, fit=fit)
+    return _pixels(small if turn is None else small.transpose(turn), channels=channels)
 
 
 @contextmanager
@@ -140,19 +147,19 @@ def fit_array(
         raise ImageError(f"an image in memory has no pixels: shape {image.shape}")
     squeezed = image.reshape(image.shape[:2]) if depth == 1 else image
     plain = _plain(Image.fromarray(np.ascontiguousarray(squeezed)), channels=channels)
-    return _fit_plain(plain, height=height, width=width, channels=channels, fit=fit)
+    small = _resized(plain, extent=plain.size, height=height, width=width, fit=fit)
+    return _pixels(small, channels=channels)
 
 
 # ---- steps --------------------------------------------------------------------------------------
 
 
-def _upright(image: Image.Image) -> Image.Image:
+def _turn(image: Image.Image) -> Image.Transpose | None:
     """Asked after load(): TIFF has then already turned itself and dropped the tag."""
     try:
-        turn = _UPRIGHT.get(image.getexif().get(_ORIENTATION, 1))
+        return _UPRIGHT.get(image.getexif().get(_ORIENTATION, 1))
     except Exception:  # a broken EXIF block is no reason to lose the pixels
-        turn = None
-    return image if turn is None else image.transpose(turn)
+        return None
 
 
 def _plain(image: Image.Image, *, channels: Channels) -> Image.Image:
@@ -173,26 +180,27 @@ def _plain(image: Image.Image, *, channels: Channels) -> Image.Image:
     return colour if channels == 3 else colour.convert("L")
 
 
-def _fit_plain(
-    image: Image.Image, *, height: int, width: int, channels: Channels, fit: Fit
-) -> Pixels:
-    have_width, have_height = image.size
-    box = (0.0, 0.0, float(have_width), float(have_height))
+def _resized(
+    image: Image.Image, *, extent: tuple[float, float], height: int, width: int, fit: Fit
+) -> Image.Image:
+    right, bottom = extent
+    left, top = 0.0, 0.0
     if fit == "crop":
-        scale = min(have_width / width, have_height / height)
-        left, top = (have_width - width * scale) / 2, (have_height - height * scale) / 2
-        # Rounding may step over the edge by 1e-13, which Pillow refuses.
-        box = (
-            max(left, 0.0),
-            max(top, 0.0),
-            min(left + width * scale, float(have_width)),
-            min(top + height * scale, float(have_height)),
-        )
-    fitted = image.resize((width, height), Image.Resampling.BILINEAR, box=box)
-    pixels = np.asarray(fitted, dtype=np.uint8)
-    if pixels.ndim == 2:
-        pixels = np.repeat(pixels[:, :, None], channels, axis=2)
-    return pixels
+        scale = min(right / width, bottom / height)
+        left, right = _middle(width * scale, of=right)
+        top, bottom = _middle(height * scale, of=bottom)
+    box = (left, top, right, bottom)
+    return image.resize((width, height), Image.Resampling.BILINEAR, box=box)
+
+
+def _middle(length: float, *, of: float) -> tuple[float, float]:
+    """Rounding may step over the edge by 1e-13, which Pillow refuses: hence max and min."""
+    return max((of - length) / 2, 0.0), min((of + length) / 2, of)
+
+
+def _pixels(image: Image.Image, *, channels: Channels) -> Pixels:
+    pixels = np.asarray(image, dtype=np.uint8)
+    return np.repeat(pixels[:, :, None], channels, axis=2) if pixels.ndim == 2 else pixels
 
 
 def _check_box(*, height: int, width: int, channels: int, fit: str) -> None:
