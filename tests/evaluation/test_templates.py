@@ -91,6 +91,19 @@ def test_only_the_wanted_templates_come_back() -> None:
     assert pooled.vectors.tolist() == [[0, 1, 0]]
 
 
+def test_an_image_may_be_in_several_templates_or_in_none() -> None:
+    vectors = np.eye(3, dtype=np.float32)
+    rows, template_ids = np.array([2, 0, 0]), np.array([5, 5, 9])
+    pooled = pool_templates(vectors, template_ids, np.array([1, 2, 1]), rows=rows)
+    np.testing.assert_allclose(pooled.vectors, [[0.5**0.5, 0, 0.5**0.5], [1, 0, 0]], rtol=1e-6)
+    fused = fuse_templates(
+        vectors, np.ones((3, 1)), template_ids, rows=rows, fusion=inverse_variance_fusion
+    )
+    np.testing.assert_allclose(fused.vectors, pooled.vectors, rtol=1e-6)
+    with pytest.raises(VectorError, match="rows reach from 0 to 3 of 3 vectors"):
+        pool_templates(vectors, template_ids, template_ids, rows=np.array([0, 1, 3]))
+
+
 def test_pooling_many_vectors_takes_little_memory() -> None:
     vectors = np.random.default_rng(0).normal(size=(60_000, 64)).astype(np.float32)
     template_ids = np.arange(60_000) // 20
@@ -106,7 +119,7 @@ def test_pooling_many_vectors_takes_little_memory() -> None:
     ("change", "message"),
     [
         ({"vectors": np.zeros((0, 2))}, "wanted \\(N, D\\)"),
-        ({"template_ids": np.array([1])}, "template_ids have shape \\(1,\\) for 2"),
+        ({"template_ids": np.array([1])}, "template_ids have shape \\(1,\\) for 2 members"),
         ({"media_ids": np.array([1, 2, 3])}, "media_ids have shape \\(3,\\)"),
         ({"weights": np.array([1.0, -1.0])}, "0 or more"),
         ({"weights": np.array([1.0, np.nan])}, "finite number"),

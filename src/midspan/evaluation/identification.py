@@ -109,37 +109,43 @@ def rank_k(found: Identified, *, ranks: Sequence[int] = (1, 5, 10)) -> FloatArra
     return np.array([found.at(rank=rank)[mated].mean() for rank in ranks])
 
 
-def tpir_at_fpir(found: Identified, *, fpir: Sequence[float] = (0.01, 0.1)) -> FloatArray64:
-    """Open set as for IJB-C 1:N: share of the mated probes whose mate is first *and* above τ.
+def identified_at_fpir(found: Identified, *, fpir: float) -> BoolArray:
+    """(P,) open set as for IJB-C 1:N: True where a mate is first *and* scores above τ.
 
-    τ is the non-mated maximum number max(⌊n·FPIR⌋−1, 0), counted from 0, falling. FPIR 1 % and
-    10 % as in the published tables.
+    τ is the non-mated maximum number max(⌊n·FPIR⌋−1, 0), counted from 0, falling.
+    """
+    maxima = _falling_maxima(found)
+    threshold = float(maxima[max(allowed(fpir, len(maxima)) - 1, 0)])
+    return found.at(rank=1) & (found.mate_score > threshold)
+
+
+def identified_at_fpir_rank(found: Identified, *, fpir: float, rank: int = 1) -> BoolArray:
+    """(P,) open set as for IJB-S: True where a mate is among the first `rank` and scores ≥ τ.
+
+    τ is the k-th largest of the non-mated maxima, k = ⌊n·FPIR⌋; with k = 0 a mate must be above
+    the largest. Departs from PFE's code, which rounds k.
+    """
+    maxima = _falling_maxima(found)
+    k = allowed(fpir, len(maxima))
+    threshold = maxima[k - 1] if k else np.nextafter(maxima[0], np.inf)
+    return found.at(rank=rank, threshold=float(threshold))
+
+
+def tpir_at_fpir(found: Identified, *, fpir: Sequence[float] = (0.01, 0.1)) -> FloatArray64:
+    """Share of the mated probes that are identified by the rule of IJB-C, for each FPIR.
+
+    1 % and 10 % as in the published tables.
     """
     mated = _some(found.mated, "mated")
-    maxima = np.sort(found.top_score[_some(~found.mated, "non-mated")])[::-1]
-    first = found.at(rank=1)[mated]
-    rates = []
-    for rate in fpir:
-        threshold = maxima[max(allowed(rate, len(maxima)) - 1, 0)]
-        rates.append((first & (found.mate_score[mated] > threshold)).mean())
-    return np.array(rates)
+    return np.array([identified_at_fpir(found, fpir=rate)[mated].mean() for rate in fpir])
 
 
 def tpir_at_fpir_rank(
     found: Identified, *, fpir: Sequence[float] = (0.01, 0.1), rank: int = 1
 ) -> FloatArray64:
-    """Open set as for IJB-S: share of the mated probes with a mate in the first `rank`, at ≥ τ.
-
-    τ is the k-th largest of the non-mated maxima, k = ⌊n·FPIR⌋; with k = 0 a mate must be above
-    the largest. Departs from PFE's code, which rounds k.
-    """
+    """Share of the mated probes that are identified by the rule of IJB-S, for each FPIR."""
     mated = _some(found.mated, "mated")
-    maxima = np.sort(found.top_score[_some(~found.mated, "non-mated")])[::-1]
-    rates = []
-    for rate in fpir:
-        k = allowed(rate, len(maxima))
-        threshold = maxima[k - 1] if k else np.nextafter(maxima[0], np.inf)
-        rates.append(found.at(rank=rank, threshold=float(threshold))[mated].mean())
+    rates = [identified_at_fpir_rank(found, fpir=rate, rank=rank)[mated].mean() for rate in fpir]
     return np.array(rates)
 
 
@@ -148,6 +154,10 @@ def two_gallery_average(first: FloatArray64, second: FloatArray64) -> FloatArray
     if first.shape != second.shape:
         raise EvaluationError(f"rates of shape {first.shape} and {second.shape}: not the same ones")
     return (first + second) / 2
+
+
+def _falling_maxima(found: Identified) -> FloatArray64:
+    return np.sort(found.top_score[_some(~found.mated, "non-mated")])[::-1]
 
 
 def _some(mask: BoolArray, what: str) -> BoolArray:

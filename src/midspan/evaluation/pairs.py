@@ -26,8 +26,12 @@ class Verification:
     far: FloatArray64  # (F,) as asked
     tar: FloatArray64  # (F,)
     thresholds: FloatArray64  # (F,)
-    n_genuine: int
+    genuine: Scores  # (n_genuine,) in the order of the stream
     n_impostor: int
+
+    @property
+    def n_genuine(self) -> int:
+        return len(self.genuine)
 
 
 def verify(blocks: Iterable[ScoreBlock], *, far: Sequence[float], n_impostor: int) -> Verification:
@@ -58,7 +62,7 @@ def verify(blocks: Iterable[ScoreBlock], *, far: Sequence[float], n_impostor: in
         far=np.array(far, dtype=np.float64),
         tar=np.array([np.mean(kept > threshold) for threshold in thresholds]),
         thresholds=thresholds,
-        n_genuine=len(kept),
+        genuine=kept,
         n_impostor=n_impostor,
     )
 

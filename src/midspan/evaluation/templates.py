@@ -58,6 +58,7 @@ def pool_templates(
     template_ids: Labels,
     media_ids: Labels,
     *,
+    rows: Ints | None = None,
     weights: Floats | None = None,
     wanted: Labels | None = None,
 ) -> Templates:
@@ -66,9 +67,11 @@ def pool_templates(
     So a long video counts as much as one photo. `weights` (N,) multiply the vectors first
     (detector scores); as in the code everyone uses for IJB-B/C they do not enter the divisor of
     the mean. `wanted` are the templates to return, whether members are at hand or not (default:
-    those of the members); one without a member, or with all weights 0, is not present.
+    those of the members); one without a member, or with all weights 0, is not present. Member i is
+    `vectors[i]`, or `vectors[rows[i]]` where an image is in several templates or in none.
     """
-    members = _check_members(vectors, template_ids, media_ids)
+    rows = _check_members(vectors, rows, template_ids, media_ids)
+    members = len(rows)
     factor = _one_over_medium_size(template_ids, media_ids)
     weights = np.ones(members) if weights is None else np.asarray(weights, dtype=np.float64)
     if weights.shape != (members,) or not (np.isfinite(weights) & (weights >= 0)).all():
@@ -80,10 +83,10 @@ def pool_templates(
     ids = np.unique(template_ids if wanted is None else wanted)
     pooled = np.zeros((len(ids), vectors.shape[1]), dtype=np.float32)
     present = np.zeros(len(ids), dtype=bool)
-    for rows, starts, places in _chunks(ids, template_ids):
-        weighted = vectors[rows] * factor[rows, None]  # float64
+    for part, starts, places in _chunks(ids, template_ids):
+        weighted = vectors[rows[part]] * factor[part, None]  # float64
         sums = np.add.reduceat(weighted, starts, axis=0)
-        seen = np.add.reduceat(weights[rows], starts) > 0
+        seen = np.add.reduceat(weights[part], starts) > 0
         norms = np.linalg.norm(sums, axis=1)
         lost = seen & ~(np.isfinite(norms) & (norms > 0))
         if lost.any():
@@ -102,22 +105,23 @@ def fuse_templates(
     template_ids: Labels,
     *,
     fusion: Fusion,
+    rows: Ints | None = None,
     wanted: Labels | None = None,
 ) -> Templates:
     """One call of `fusion` for each template; media play no part (IJB-S is not media-normalised).
 
     `variances` (N, K): K = D for one number per dimension (PFE), fewer for slices (URL), 1 for one
-    number per image.
+    number per image. `rows` and `wanted` as for `pool_templates`.
     """
-    members = _check_members(vectors, template_ids, template_ids)
-    if variances.ndim != 2 or len(variances) != members:
-        raise VectorError(f"variances have shape {variances.shape}, wanted ({members}, K)")
+    rows = _check_members(vectors, rows, template_ids, template_ids)
+    if variances.ndim != 2 or len(variances) != len(vectors):
+        raise VectorError(f"variances have shape {variances.shape}, wanted ({len(vectors)}, K)")
     ids = np.unique(template_ids if wanted is None else wanted)
     fused = np.zeros((len(ids), vectors.shape[1]), dtype=np.float32)
     spread = np.full((len(ids), variances.shape[1]), np.inf, dtype=np.float32)
     present = np.zeros(len(ids), dtype=bool)
-    for rows, starts, places in _chunks(ids, template_ids):
-        for own, place in zip(np.split(rows, starts[1:]), places, strict=True):
+    for part, starts, places in _chunks(ids, template_ids):
+        for own, place in zip(np.split(rows[part], starts[1:]), places, strict=True):
             fused[place], spread[place] = fusion(vectors[own], variances[own])
             present[place] = True
     return Templates(ids=ids, vectors=fused, present=present, variances=spread)
@@ -159,13 +163,19 @@ def inverse_variance_fusion(vectors: Floats, variances: Floats) -> tuple[Floats,
 # ---- parts --------------------------------------------------------------------------------------
 
 
-def _check_members(vectors: Floats, template_ids: Labels, media_ids: Labels) -> int:
+def _check_members(
+    vectors: Floats, rows: Ints | None, template_ids: Labels, media_ids: Labels
+) -> Ints:
+    """The row of each member."""
     if vectors.ndim != 2 or len(vectors) == 0:
         raise VectorError(f"vectors have shape {vectors.shape}, wanted (N, D) with N > 0")
+    rows = np.arange(len(vectors)) if rows is None else rows
+    if len(rows) and not (rows.min() >= 0 and rows.max() < len(vectors)):
+        raise VectorError(f"rows reach from {rows.min()} to {rows.max()} of {len(vectors)} vectors")
     for name, ids in (("template_ids", template_ids), ("media_ids", media_ids)):
-        if ids.shape != (len(vectors),):
-            raise VectorError(f"{name} have shape {ids.shape} for {len(vectors)} vectors")
-    return len(vectors)
+        if ids.shape != rows.shape:
+            raise VectorError(f"{name} have shape {ids.shape} for {len(rows)} members")
+    return rows
 
 
 def _one_over_medium_size(template_ids: Labels, media_ids: Labels) -> npt.NDArray[np.float64]:

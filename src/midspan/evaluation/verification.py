@@ -141,6 +141,7 @@ def eer(genuine: Scores, impostor: Scores) -> float:
 class KFold:
     accuracy: FloatArray64  # (F,) on each fold, with the threshold of the others
     thresholds: FloatArray64  # (F,)
+    correct: BoolArray  # (N,) each pair, with the threshold of its fold
 
     @property
     def mean(self) -> float:
@@ -175,12 +176,14 @@ def kfold_accuracy(scores: Scores, same: npt.ArrayLike, folds: int | npt.ArrayLi
                 f"different ones, got shape {fold.shape}"
             )
     accuracy, thresholds = [], []
+    correct = np.zeros(len(scores), dtype=bool)
     for number in np.unique(fold):
         test = fold == number
         threshold = _best_threshold(scores[~test], same[~test])
-        accuracy.append(np.mean((scores[test] > threshold) == same[test]))
+        correct[test] = (scores[test] > threshold) == same[test]
+        accuracy.append(correct[test].mean())
         thresholds.append(threshold)
-    return KFold(accuracy=np.array(accuracy), thresholds=np.array(thresholds))
+    return KFold(accuracy=np.array(accuracy), thresholds=np.array(thresholds), correct=correct)
 
 
 # ---- parts ---------------------------------------------------------------------------------------
