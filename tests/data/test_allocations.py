@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from midspan.data import ALLOCATIONS, allocate, hold_out_classes
+from midspan.errors import ConfigError, DataError
+
+LABELS = np.random.default_rng(3).permutation(np.repeat(np.arange(20), 10))
+label_lists = st.lists(st.integers(0, 12), min_size=4, max_size=80).filter(
+    lambda labels: len(set(labels)) > 1 and len(labels) > len(set(labels))
+)
+
+
+def test_extended_data() -> None:
+    got = allocate(LABELS, kind="extended-data")
+    assert got.name == "extended-data"
+    assert np.bincount(LABELS[got.old]).tolist() == [3] * 20
+    assert got.new.tolist() == list(range(200))
+
+
+def test_extended_class() -> None:
+    got = allocate(LABELS, kind="extended-class")
+    classes = np.unique(LABELS[got.old])
+    assert len(classes) == 6
+    assert got.old.tolist() == np.flatnonzero(np.isin(LABELS, classes)).tolist()
+    assert got.new.tolist() == list(range(200))
+
+
+def test_open_data() -> None:
+    got = allocate(LABELS, kind="open-data")
+    assert np.bincount(LABELS[got.old]).tolist() == [3] * 20
+    assert np.bincount(LABELS[got.new]).tolist() == [7] * 20
+    assert sorted([*got.old, *got.new]) == list(range(200))
+
+
+def test_open_class() -> None:
+    got = allocate(LABELS, kind="open-class")
+    assert len(np.unique(LABELS[got.old])) == 6
+    assert len(np.unique(LABELS[got.new])) == 14
+    assert sorted([*got.old, *got.new]) == list(range(200))
+    assert not set(LABELS[got.old]) & set(LABELS[got.new])
+
+
+@pytest.mark.parametrize("kind", ["data", "class"])
+def test_one_old_encoder_serves_the_extended_and_the_open_case(kind: str) -> None:
+    extended = allocate(LABELS, kind=f"extended-{kind}", seed=5)
+    opened = allocate(LABELS, kind=f"open-{kind}", seed=5)
+    assert extended.old.tolist() == opened.old.tolist()
+
+
+@pytest.mark.parametrize("kind", ALLOCATIONS)
+def test_seeds(kind: str) -> None:
+    first = allocate(LABELS, kind=kind, seed=1)
+    again = allocate(LABELS, kind=kind, seed=1)
+    other = allocate(LABELS, kind=kind, seed=2)
+    assert first.old.tolist() == again.old.tolist()
+    assert first.old.tolist() != other.old.tolist()
+
+
+def test_a_class_does_not_care_where_the_others_lie() -> None:
+    def chosen(labels: np.ndarray, label: int) -> list[int]:
+        """Which of the class's own images, in their order."""
+        old = allocate(labels, kind="extended-data").old
+        return np.flatnonzero(np.isin(np.flatnonzero(labels == label), old)).tolist()
+
+    grouped = np.sort(LABELS)
+    without_five = LABELS[LABELS != 5]
+    for label in (0, 4, 19):
+        assert chosen(LABELS, label) == chosen(grouped, label) == chosen(without_five, label)
+
+
+def test_a_further_class_moves_few_others() -> None:
+    before = set(LABELS[allocate(LABELS, kind="extended-class").old])
+    more = np.concatenate([LABELS, np.full(10, 20)])
+    after = set(more[allocate(more, kind="extended-class").old])
+    assert len(before ^ after) <= 2
+
+
+def test_choices_look_random_over_seeds() -> None:
+    """Each image is chosen 30 % of the time: 200 seeds, within 5 standard deviations."""
+    counts = np.zeros(len(LABELS))
+    for seed in range(200):
+        counts[allocate(LABELS, kind="extended-data", seed=seed).old] += 1
+    spread = 5 * np.sqrt(0.3 * 0.7 / 200)
+    assert np.abs(counts / 200 - 0.3).max() < spread
+
+
+@given(
+    labels=label_lists,
+    kind=st.sampled_from(sorted(ALLOCATIONS)),
+    fraction=st.floats(0.01, 0.99),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=200, deadline=None)
+def test_properties_of_every_allocation(
+    labels: list[int], kind: str, fraction: float, seed: int
+) -> None:
+    given_labels = np.array(labels)
+    got = allocate(given_labels, kind=kind, old_fraction=fraction, seed=seed)
+    rows = set(range(len(labels)))
+    old, new = set(got.old.tolist()), set(got.new.tolist())
+    assert old
+    assert new
+    assert got.old.tolist() == sorted(old)
+    assert (old | new) == rows
+    if kind.startswith("extended"):
+        assert new == rows
+    else:
+        assert not old & new
+    if kind.endswith("data"):
+        assert set(given_labels[got.old]) == set(labels)  # at least one of each class
+    else:
+        chosen = set(given_labels[got.old])
+        assert old == {row for row, label in enumerate(labels) if label in chosen}
+
+
+def test_classes_of_one_image() -> None:
+    labels = np.array([0, 1, 1, 1, 2])
+    got = allocate(labels, kind="open-data")
+    assert {0, 4} <= set(got.old.tolist())
+    assert labels[got.new].tolist() == [1, 1]
+    with pytest.raises(DataError, match="every class has one image, so the new encoder would see"):
+        allocate(np.arange(5), kind="open-data")
+
+
+def test_hold_out_classes() -> None:
+    train, validation = hold_out_classes(LABELS)
+    assert sorted([*train, *validation]) == list(range(200))
+    assert len(np.unique(LABELS[validation])) == 4
+    assert not set(LABELS[train]) & set(LABELS[validation])
+    assert hold_out_classes(LABELS)[1].tolist() == validation.tolist()
+    assert hold_out_classes(LABELS, seed=1)[1].tolist() != validation.tolist()
+
+
+def test_held_out_classes_do_not_follow_the_allocation() -> None:
+    """With one stream for both, held-out classes would always be among the old ones."""
+    inside = 0
+    for seed in range(30):
+        old = set(LABELS[allocate(LABELS, kind="extended-class", seed=seed).old])
+        held_out = set(LABELS[hold_out_classes(LABELS, seed=seed)[1]])
+        inside += len(old & held_out)
+    assert 15 < inside < 60  # 30 x 4 x 0.3 = 36 by chance
+
+
+@pytest.mark.parametrize("kind", ["extended-class", "open-class"])
+def test_one_class_cannot_be_divided(kind: str) -> None:
+    with pytest.raises(DataError, match="1 class only: classes cannot be divided"):
+        allocate(np.zeros(5, dtype=np.int64), kind=kind)
+    with pytest.raises(DataError, match="1 class only"):
+        hold_out_classes(np.zeros(5, dtype=np.int64))
+
+
+def test_wrong_settings() -> None:
+    with pytest.raises(ConfigError, match="no allocation is called 'open-clas'; did you mean"):
+        allocate(LABELS, kind="open-clas")
+    for fraction in (0.0, 1.0, -0.3, float("nan")):
+        with pytest.raises(ConfigError, match="more than 0 and less than 1"):
+            allocate(LABELS, kind="open-data", old_fraction=fraction)
+    with pytest.raises(ConfigError, match="seed = -1"):
+        allocate(LABELS, kind="open-data", seed=-1)
+
+
+@pytest.mark.parametrize(
+    "labels", [np.array([[0, 1]]), np.array([0.5, 1.0]), np.array([0, -1]), np.array(["a", "b"])]
+)
+def test_wrong_labels(labels: np.ndarray) -> None:
+    with pytest.raises(DataError, match="whole numbers from 0 on"):
+        allocate(labels, kind="extended-data")
+
+
+def test_no_labels() -> None:
+    with pytest.raises(DataError, match="no training images to divide"):
+        allocate(np.array([], dtype=np.int64), kind="extended-data")

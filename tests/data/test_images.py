@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from midspan.data import ImageSet, Skipped, folder
+from midspan.data.sources import ArraySource, CachedSource
+from midspan.errors import DataError, ImageError
+from tests.data.conftest import WriteImage
+
+IMAGES = np.random.default_rng(0).integers(0, 256, (6, 8, 8, 3), dtype=np.uint8)
+
+
+def image_set(**changes: Any) -> ImageSet:
+    given: dict[str, Any] = {
+        "ids": np.array(list("abcdef")),
+        "source": ArraySource.of(IMAGES, name="six.npz"),
+        "labels": np.array([0, 0, 1, 1, 2, 2]),
+        "class_names": ("ant", "bee", "cat"),
+        "split": np.array([0, 0, 0, 0, 1, 1]),
+        "columns": {"camera": np.array([5, 6, 7, 8, 9, 10])},
+    }
+    return ImageSet(**{**given, **changes})
+
+
+@pytest.mark.parametrize(
+    ("rows", "ids"),
+    [
+        (slice(1, 3), "bc"),
+        ([5, 0], "fa"),
+        ([-1], "f"),
+        ([], ""),
+        (np.array([True, False, True, False, False, False]), "ac"),
+    ],
+)
+def test_a_part_keeps_all_its_rows_together(rows: Any, ids: str) -> None:
+    whole = image_set()
+    part = whole[rows]
+    places = ["abcdef".index(letter) for letter in ids]
+    assert part.ids.tolist() == list(ids)
+    assert part.labels is not None
+    assert part.labels.tolist() == [places_ // 2 for places_ in places]
+    assert part.columns["camera"].tolist() == [5 + place for place in places]
+    assert part.class_names == whole.class_names
+    pixels = part.load(range(len(part)), height=8, width=8, channels=3)
+    assert np.array_equal(pixels, IMAGES[places])
+    assert [part.uri(row) for row in range(len(part))] == [f"six.npz#{place}" for place in places]
+
+
+def test_parts_of_parts_share_the_pixels() -> None:
+    part = image_set()[[4, 2, 0]][[2, 1]]
+    assert part.ids.tolist() == ["a", "c"]
+    assert part.uri(1) == "six.npz#2"
+    assert isinstance(part.source, ArraySource)
+    assert part.source.images is IMAGES
+
+
+def test_train_and_test() -> None:
+    whole = image_set()
+    assert whole.train.ids.tolist() == list("abcd")
+    assert whole.test.ids.tolist() == list("ef")
+    assert whole.test.class_names == ("ant", "bee", "cat")
+    with pytest.raises(DataError, match="no split into train and test; use all of it, add"):
+        _ = image_set(split=None).train
+
+
+def test_compact_numbers_the_classes_that_are_there() -> None:
+    part = image_set().test.compact()
+    assert part.labels is not None
+    assert part.labels.tolist() == [0, 0]
+    assert part.class_names == ("cat",)
+    with pytest.raises(DataError, match="has no labels"):
+        image_set(labels=None).compact()
+
+
+def test_repr_says_what_is_there() -> None:
+    text = repr(image_set(skipped=(Skipped(path="x.jpg", reason="is empty"),)))
+    assert text == ("ImageSet(6 images; 3 classes; 4 train / 2 test; columns camera; 1 skipped)")
+
+
+def test_load_of_the_right_size_is_plain_indexing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_: object, **__: object) -> None:
+        pytest.fail("resized an image that already fits")
+
+    monkeypatch.setattr("midspan.data.sources.fit_array", never)
+    got = image_set().load(np.array([3, 3, 1]), height=8, width=8, channels=3)
+    assert np.array_equal(got, IMAGES[[3, 3, 1]])
+
+
+def test_grey_arrays_are_repeated_for_colour_encoders() -> None:
+    grey = image_set(source=ArraySource.of(IMAGES[..., :1], name="grey"))
+    got = grey.load([2], height=8, width=8, channels=3)
+    assert np.array_equal(got[0], np.repeat(IMAGES[2, :, :, :1], 3, axis=2))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"ids": np.array(list("abcde"))}, r"ids of shape \(5,\) for 6 images"),
+        ({"ids": np.array(list("abcdea"))}, "1 ids stand more than once, first 'a'"),
+        ({"labels": np.array([0, 1])}, r"labels of shape \(2,\) for 6 images"),
+        ({"labels": np.array([0.5] * 6)}, "labels are float64; wanted integers"),
+        ({"labels": np.array([0, 0, 0, 0, 0, 3])}, "from 0 to 3, but there are 3 class names"),
+        ({"labels": np.array([0, 0, 0, 0, 0, -1])}, "labels go from -1"),
+        ({"split": np.array([0, 1])}, r"split of shape \(2,\)"),
+        ({"split": np.array([0, 0, 0, 0, -1, 1])}, "split holds -1 in row 4; wanted 0"),
+        ({"split": np.array(["train"] * 6)}, "split holds 'train' in row 0"),
+        ({"columns": {"drawer": np.arange(5)}}, r"column 'drawer' has shape \(5,\)"),
+        ({"columns": {"drawer": np.array(5)}}, r"column 'drawer' has shape \(\)"),
+    ],
+)
+def test_what_does_not_fit_together(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        image_set(**changes)
+
+
+# ---- caching ------------------------------------------------------------------------------------
+
+
+def test_cached_files_equal_loaded_files(write_image: WriteImage, tmp_path: Path) -> None:
+    for place in range(5):
+        write_image(f"{place}.png", value=40 * place, width=10 + place)
+    files = folder(tmp_path)
+    cached = files.cached(height=6, width=7, channels=1, fit="crop")
+    rows = np.array([4, 0, 2])
+    want = files.load(rows, height=6, width=7, channels=1, fit="crop")
+    assert np.array_equal(cached.load(rows, height=6, width=7, channels=1, fit="crop"), want)
+    assert cached[rows].uri(0) == str(tmp_path / "4.png")
+    assert want[0, 0, 0, 0] == 160
+
+
+def test_cached_images_are_not_read_again_nor_resized_twice(
+    write_image: WriteImage, tmp_path: Path
+) -> None:
+    path = write_image("a.png", value=200, width=40, height=40)
+    files = folder(tmp_path)
+    cached = files.cached(height=4, width=4, channels=3)
+    other_size = cached.load([0], height=20, width=20, channels=3)
+    assert np.array_equal(other_size, files.load([0], height=20, width=20, channels=3))
+    path.unlink()
+    assert (cached.load([0], height=4, width=4, channels=3) == 200).all()
+    with pytest.raises(ImageError, match=r"a\.png: cannot be read"):
+        cached.load([0], height=20, width=20, channels=3)  # not from the 4 x 4 ones
+    assert cached.cached(height=4, width=4, channels=3) is cached
+
+
+def test_cached_drops_what_fails_only_when_decoded(
+    write_image: WriteImage, tmp_path: Path, truncated_jpeg: bytes
+) -> None:
+    for name in ("cat/1.png", "cat/2.png", "dog/1.png", "dog/3.png"):
+        write_image(name)
+    (tmp_path / "dog" / "2.jpg").write_bytes(truncated_jpeg)
+    files = folder(tmp_path)
+    assert len(files) == 5
+    assert files.skipped == ()
+    with pytest.raises(ImageError, match=r"2\.jpg: cannot be decoded"):
+        files.load(np.arange(5), height=4, width=4, channels=3)
+
+    got = files.load_readable([4, 3, 0], height=4, width=4, channels=3)
+    assert got.rows.tolist() == [4, 0]
+    assert got.images.shape == (2, 4, 4, 3)
+    assert [row for row, _ in got.failed] == [3]
+
+    cached = files.cached(height=4, width=4, channels=3)
+    assert cached.ids.tolist() == ["cat/1.png", "cat/2.png", "dog/1.png", "dog/3.png"]
+    assert cached.labels is not None
+    assert cached.labels.tolist() == [0, 0, 1, 1]
+    assert [item.path for item in cached.skipped] == ["dog/2.jpg"]
+    assert "cannot be decoded" in cached.skipped[0].reason
+    assert str(tmp_path) not in cached.skipped[0].reason
+
+
+def test_strict_sets_do_not_skip(
+    write_image: WriteImage, tmp_path: Path, truncated_jpeg: bytes
+) -> None:
+    write_image("1.png")
+    (tmp_path / "2.jpg").write_bytes(truncated_jpeg)
+    files = folder(tmp_path, strict=True)
+    for limit in (2**30, 0):
+        with pytest.raises(ImageError, match=r"2\.jpg: cannot be decoded"):
+            files.cached(height=4, width=4, channels=3, limit=limit, folder=tmp_path / "cache")
+    with pytest.raises(ImageError, match=r"2\.jpg"):
+        files.load_readable([0, 1], height=4, width=4, channels=3)
+
+
+def test_arrays_of_the_right_size_are_their_own_cache() -> None:
+    whole = image_set()
+    assert whole.cached(height=8, width=8, channels=3) is whole
+    smaller = whole.cached(height=4, width=4, channels=1)
+    assert isinstance(smaller.source, CachedSource)
+    want = whole.load(np.arange(6), height=4, width=4, channels=1)
+    assert np.array_equal(smaller.source.images, want)
+    assert smaller.uri(2) == "six.npz#2"

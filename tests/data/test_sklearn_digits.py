@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+
+from midspan.data import digits
+from midspan.errors import MissingDependency
+
+
+def test_digits() -> None:
+    images = digits()
+    assert len(images) == 1797
+    assert images.class_names == tuple("0123456789")
+    assert images.train.labels is not None
+    assert images.test.labels is not None
+    assert np.unique(images.train.labels).tolist() == [0, 1, 2, 3, 4, 5, 6]
+    assert np.unique(images.test.labels).tolist() == [7, 8, 9]
+    pixels = images.load(np.arange(len(images)), height=8, width=8, channels=1)
+    assert (pixels.min(), pixels.max()) == (0, 255)
+
+
+def test_images_and_labels_belong_together() -> None:
+    """The mean picture of a digit's first half recognises most of its second half."""
+    images = digits()
+    assert images.labels is not None
+    pixels = images.load(np.arange(len(images)), height=8, width=8, channels=1)
+    flat, half = pixels.reshape(len(images), -1).astype(float), len(images) // 2
+    means = np.stack([flat[:half][images.labels[:half] == digit].mean(0) for digit in range(10)])
+    distances = ((flat[half:, None] - means) ** 2).sum(axis=2)
+    assert (distances.argmin(axis=1) == images.labels[half:]).mean() > 0.8
+
+
+def test_without_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    with pytest.raises(MissingDependency, match=r"'digits' needs scikit-learn, .* pip install"):
+        digits()
