@@ -1,0 +1,108 @@
+"""Make a new encoder from the name of a backbone and a few settings."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from midspan.config import build, look_up
+from midspan.data.decode import Channels
+from midspan.encoders.backbones import BACKBONES, parse_backbone
+from midspan.encoders.backbones.base import Backbone
+from midspan.encoders.encoder import Encoder
+from midspan.encoders.heads import HEADS, Head
+from midspan.encoders.preprocessing import Preprocessing
+from midspan.errors import ConfigError
+
+DIM = 128  # own default: the dim of our small benchmarks
+
+
+def build_encoder(
+    *,
+    backbone: str,
+    dim: int | None = None,
+    head: str = "linear",
+    size: int | None = None,
+    channels: Channels | None = None,
+    name: str | None = None,
+    seed: int | None = None,
+    normalise: bool = True,
+    preprocessing: Preprocessing | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> Encoder:
+    """A new encoder, on the CPU, in training mode.
+
+    backbone: a name in BACKBONES, "hf:<model>" or "timm:<model>"; settings: its own settings.
+    dim: 128, or the backbone's features for the head "none". size, channels: of the input images,
+    by default the backbone's own; preprocessing: all of it by hand. seed: for the random weights;
+    without one they come from torch's global generator.
+    """
+    section = {**parse_backbone(backbone), **(settings or {})}
+    if channels is not None:
+        section["channels"] = channels
+    with _seeded(seed):
+        network: Backbone = build(BACKBONES, section, what="backbone")
+        own = network.preprocessing(size=size)
+        if preprocessing is not None:
+            _check_preprocessing(preprocessing, own=own, size=size, backbone=backbone)
+            own = preprocessing
+        if dim is None:
+            dim = network.features if head == "none" else DIM
+        top: Head = look_up(HEADS, head, what="head")(features=network.features, dim=dim)
+    encoder = Encoder(
+        name=name or backbone,
+        backbone=network,
+        head=top,
+        preprocessing=own,
+        dim=dim,
+        normalise=normalise,
+    )
+    check_forward(encoder)
+    return encoder
+
+
+def check_forward(encoder: Encoder) -> None:
+    """One blank image through it, so that what does not fit together is said now."""
+    if not encoder.takes_images:
+        return
+    wanted = encoder.preprocessing
+    blank = torch.zeros(1, wanted.channels, wanted.height, wanted.width, device=encoder.device)
+    was_training = encoder.training
+    encoder.eval()
+    try:
+        with torch.no_grad():
+            encoder(blank)
+    except (RuntimeError, ValueError) as error:
+        raise ConfigError(
+            f"backbone {encoder.backbone.config()['name']!r} does not take images of "
+            f"{wanted.height} x {wanted.width} x {wanted.channels} ({error})"
+        ) from error
+    finally:
+        encoder.train(was_training)
+
+
+def _check_preprocessing(
+    given: Preprocessing, *, own: Preprocessing | None, size: int | None, backbone: str
+) -> None:
+    if own is None:
+        raise ConfigError(f"backbone {backbone!r} takes vectors, not images: no preprocessing")
+    if size is not None:
+        raise ConfigError("give a size or a preprocessing, not both")
+    if given.channels != own.channels:
+        raise ConfigError(
+            f"the preprocessing makes {given.channels} channels, backbone {backbone!r} takes "
+            f"{own.channels}"
+        )
+
+
+@contextlib.contextmanager
+def _seeded(seed: int | None) -> Iterator[None]:
+    if seed is None:
+        yield
+        return
+    with torch.random.fork_rng(devices=[]):  # new modules are made on the CPU
+        torch.manual_seed(seed)
+        yield

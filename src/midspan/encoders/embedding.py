@@ -1,0 +1,224 @@
+"""The one way from items to Embeddings, for every kind of encoder (torch or ONNX)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from midspan import progress
+from midspan.data import ImageSet
+from midspan.data.decode import Pixels, fit_array
+from midspan.data.sources import Readable
+from midspan.encoders.preprocessing import Preprocessing
+from midspan.errors import EncoderError, SpaceMismatch
+from midspan.spaces import Column, Embeddings, FloatArray, IntArray, Space, StrArray
+
+Batch = TypeVar("Batch")
+Read = TypeVar("Read")
+Failed = tuple[tuple[int, str], ...]  # row, reason
+
+
+Embeddable = ImageSet | Embeddings | npt.NDArray[Any]
+Ids = Sequence[str] | StrArray
+OnFailure = Callable[[str, str], None]  # id, reason
+
+
+@dataclass(frozen=True)
+class Source:
+    """Items to embed; `read(rows)` gives images (B, H, W, C) uint8 or vectors (B, F) float32."""
+
+    ids: StrArray
+    columns: Mapping[str, Column]
+    read: Callable[[IntArray], npt.NDArray[Any]]
+    read_readable: Callable[[IntArray], Readable] | None = None  # what can be decoded of them
+
+
+def image_source(
+    items: Embeddable, *, preprocessing: Preprocessing, ids: Ids | None, name: str
+) -> Source:
+    wanted: dict[str, Any] = {
+        "height": preprocessing.height,
+        "width": preprocessing.width,
+        "channels": preprocessing.channels,
+        "fit": preprocessing.fit,
+    }
+    if isinstance(items, Embeddings):
+        raise EncoderError(
+            f"encoder {name!r} embeds images, but got vectors in {items.space}; "
+            "vectors go through an encoder with the 'vectors' backbone, or a bridge"
+        )
+    if isinstance(items, np.ndarray):
+        images = _check_images(items)
+        return Source(
+            ids=_ids(ids, count=len(images)),
+            columns={},
+            read=lambda rows: _fit(images[rows], preprocessing, wanted),
+        )
+    if not isinstance(items, ImageSet):
+        raise EncoderError(
+            f"encoder {name!r} embeds an image set or an array of images, "
+            f"not a {type(items).__name__}; see midspan.data"
+        )
+    columns = dict(items.columns)
+    if items.labels is not None:
+        columns["labels"] = items.labels
+    return Source(
+        ids=items.ids if ids is None else _ids(ids, count=len(items.ids)),
+        columns=columns,
+        read=lambda rows: items.load(rows, **wanted),
+        read_readable=lambda rows: items.load_readable(rows, **wanted),
+    )
+
+
+def vector_source(
+    items: Embeddable, *, inputs: int, origin: str, ids: Ids | None, name: str
+) -> Source:
+    """`origin`: fingerprint of the space the vectors must come from; empty: any of that dim."""
+    if isinstance(items, Embeddings):
+        if origin and items.space.fingerprint != origin:
+            raise SpaceMismatch(
+                f"encoder {name!r} was made for vectors of the space {origin[:17]}, "
+                f"but got vectors in {items.space}; embed the images with that space's encoder"
+            )
+        vectors, columns, own_ids = items.vectors, items.columns, items.ids
+    elif isinstance(items, np.ndarray):
+        vectors, columns, own_ids = items, {}, None
+    else:
+        raise EncoderError(
+            f"encoder {name!r} takes precomputed {inputs}-d vectors, not a "
+            f"{type(items).__name__}; embed images with the encoder below it first, and give "
+            "the Embeddings"
+        )
+    if vectors.ndim != 2 or vectors.shape[1] != inputs or vectors.dtype.kind != "f":
+        raise EncoderError(
+            f"encoder {name!r} takes float vectors (N, {inputs}), "
+            f"got {vectors.dtype}{vectors.shape}"
+        )
+    if ids is not None or own_ids is None:
+        own_ids = _ids(ids, count=len(vectors))
+    return Source(
+        ids=own_ids, columns=columns, read=lambda rows: vectors[rows].astype(np.float32, copy=False)
+    )
+
+
+def embed_source(
+    source: Source,
+    *,
+    space: Space,
+    normalise: bool,
+    prepare: Callable[[npt.NDArray[Any]], Batch],
+    run: Callable[[Batch], FloatArray],
+    batch_size: int,
+    show: bool,
+    on_failure: OnFailure | None,
+) -> Embeddings:
+    """Read and prepare the next batch in a thread while `run` works on this one.
+
+    on_failure: told of each image that cannot be decoded, which is then left out; without it such
+    an image is an ImageError.
+    """
+    if batch_size < 1:
+        raise EncoderError(f"batch_size {batch_size}: wanted 1 or more")
+    vectors = np.empty((len(source.ids), space.dim), dtype=np.float32)
+    done_rows: list[IntArray] = []
+    lenient = on_failure is not None
+
+    def read(rows: IntArray) -> tuple[IntArray, Failed, Batch | None]:
+        if lenient and source.read_readable is not None:
+            got = source.read_readable(rows)
+            return got.rows, got.failed, prepare(got.images) if len(got.rows) else None
+        return rows, (), prepare(source.read(rows))
+
+    label = f"embed with {space.name}"
+    with progress.bar(label, total=len(vectors), unit="items", show=show) as done:
+        for rows, failed, batch in _one_ahead(read, count=len(vectors), batch_size=batch_size):
+            for row, reason in failed:
+                assert on_failure is not None
+                on_failure(str(source.ids[row]), reason)
+            if batch is not None:
+                out = run(batch)  # (B, D)
+                vectors[rows] = _checked(out, ids=source.ids[rows], space=space, unit=normalise)
+                done_rows.append(rows)
+            done(len(rows) + len(failed))
+    kept = np.concatenate(done_rows) if done_rows else np.arange(0)
+    if len(kept) == len(vectors):
+        return Embeddings(ids=source.ids, vectors=vectors, space=space, columns=source.columns)
+    return Embeddings(
+        ids=source.ids[kept],
+        vectors=vectors[kept],
+        space=space,
+        columns={name: column[kept] for name, column in source.columns.items()},
+    )
+
+
+def _one_ahead(read: Callable[[IntArray], Read], *, count: int, batch_size: int) -> Iterator[Read]:
+    blocks = [np.arange(s, min(s + batch_size, count)) for s in range(0, count, batch_size)]
+    if len(blocks) <= 1:  # a single query must not wait for a thread
+        yield from map(read, blocks)
+        return
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="embed") as pool:
+        coming = pool.submit(read, blocks[0])
+        for following in blocks[1:]:
+            batch = coming.result()
+            coming = pool.submit(read, following)
+            yield batch
+        yield coming.result()
+
+
+def _checked(out: FloatArray, *, ids: StrArray, space: Space, unit: bool) -> FloatArray:
+    """The vectors as they are stored: (B, D), finite, and of length 1 if `unit`."""
+    if out.shape != (len(ids), space.dim):
+        raise EncoderError(
+            f"encoder {space.name!r} gave {out.shape} for {len(ids)} items; "
+            f"wanted ({len(ids)}, {space.dim})"
+        )
+    norms = np.sqrt(np.einsum("nd,nd->n", out, out, dtype=np.float64))
+    broken = ~np.isfinite(norms)
+    if broken.any():
+        first = str(ids[np.flatnonzero(broken)[0]])
+        raise EncoderError(
+            f"encoder {space.name!r} gave NaN or infinite values for {first!r} "
+            f"({broken.sum()} of its batch of {len(ids)}): its weights are broken; load an "
+            "earlier checkpoint"
+        )
+    if not unit:
+        return out
+    if (norms == 0).any():
+        first = str(ids[np.flatnonzero(norms == 0)[0]])
+        raise EncoderError(
+            f"encoder {space.name!r} gave a vector of length zero for {first!r}, which has no "
+            "direction: the item is blank to it, or its weights are broken"
+        )
+    units: FloatArray = out / norms[:, None].astype(np.float32)
+    return units
+
+
+def _ids(ids: Ids | None, *, count: int) -> StrArray:
+    if ids is None:
+        return np.arange(count).astype(np.str_)
+    if len(ids) != count:
+        raise EncoderError(f"{len(ids)} ids for {count} items; give one id an item")
+    return np.asarray(ids, dtype=np.str_)
+
+
+def _check_images(images: npt.NDArray[Any]) -> Pixels:
+    if images.ndim == 3:
+        images = images[..., None]  # grey
+    if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] not in (1, 3, 4):
+        raise EncoderError(
+            f"images are {images.dtype}{images.shape}; wanted uint8 (N, H, W, C) with 1, 3 or "
+            "4 channels, values 0 to 255"
+        )
+    return images
+
+
+def _fit(images: Pixels, preprocessing: Preprocessing, wanted: Mapping[str, Any]) -> Pixels:
+    size = (preprocessing.height, preprocessing.width, preprocessing.channels)
+    if images.shape[1:] == size:
+        return images
+    return np.stack([fit_array(image, **wanted) for image in images])

@@ -1,0 +1,207 @@
+"""The encoder: backbone, head and preprocessing, and the space its vectors live in."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from midspan.encoders.backbones.base import Backbone
+from midspan.encoders.embedding import (
+    Embeddable,
+    Ids,
+    OnFailure,
+    Source,
+    embed_source,
+    image_source,
+    vector_source,
+)
+from midspan.encoders.heads import Head
+from midspan.encoders.preprocessing import Preprocessing
+from midspan.errors import EncoderError
+from midspan.spaces import Embeddings, FloatArray, Space, fingerprint
+
+
+class Encoder(nn.Module):
+    """Image (or feature vector) → vector in its space.
+
+    Everything is float32: a lower precision is slower on most CPUs (see midspan.encoders.layout)
+    and makes a vector depend on the batch it came in.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        backbone: Backbone,
+        head: Head,
+        preprocessing: Preprocessing | None,
+        dim: int,
+        normalise: bool = True,
+    ) -> None:
+        super().__init__()
+        if (head.features, head.dim) != (backbone.features, dim):
+            raise EncoderError(
+                f"encoder {name!r}: the head maps {head.features} features to {head.dim} dims, "
+                f"wanted {backbone.features} to {dim}"
+            )
+        self.name = name
+        self.backbone = backbone
+        self.head = head
+        self.dim = dim
+        self.normalise = normalise
+        self.compatible_with: tuple[str, ...] = ()  # fingerprints; set by training
+        self._preprocessing = preprocessing
+        self._known: tuple[list[object], str] | None = None
+        if backbone.channels_last:
+            # Here, not in embed(): a resumed run must compute in the same order as one that is not
+            self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, H, W) or (B, F) → (B, D), not normalised: losses do that themselves."""
+        if self.backbone.channels_last:
+            x = x.contiguous(memory_format=torch.channels_last)
+        elif x.ndim == 4:
+            x = x.contiguous()
+        z: Tensor = self.head(self.backbone(x))
+        return z
+
+    # ---- what it is ------------------------------------------------------------------------------
+
+    @property
+    def takes_images(self) -> bool:
+        """False for an encoder over precomputed vectors."""
+        return self._preprocessing is not None
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        if self._preprocessing is None:
+            raise EncoderError(
+                f"encoder {self.name!r} takes precomputed vectors, so it has no preprocessing; "
+                "give it Embeddings instead of images"
+            )
+        return self._preprocessing
+
+    @property
+    def device(self) -> torch.device:
+        return next((p.device for p in self.parameters()), torch.device("cpu"))
+
+    @property
+    def space(self) -> Space:
+        """Name, dim, metric and fingerprint as of now; see `fingerprint`."""
+        return Space(
+            name=self.name,
+            dim=self.dim,
+            metric="cosine" if self.normalise else "l2",
+            fingerprint=self.fingerprint(),
+            compatible_with=self.compatible_with,
+        )
+
+    def architecture(self) -> dict[str, Any]:
+        """All but the weights and the names: what config.json holds and the fingerprint covers."""
+        return {
+            "backbone": self.backbone.config(),
+            "head": {"name": self.head.name},
+            "dim": self.dim,
+            "normalise": self.normalise,
+            "preprocessing": self._preprocessing.to_dict() if self._preprocessing else None,
+        }
+
+    def fingerprint(self) -> str:
+        """Digest of weights and architecture, not of the name.
+
+        Computed each time in training mode. In eval mode it is remembered until a tensor changes,
+        as told by torch's version counters and, since fused optimizers and `.data` escape those,
+        by a few numbers of each tensor.
+        """
+        state = self.state_dict(keep_vars=True)
+        key = None if self.training else _quick_look(state)
+        if key is not None and self._known is not None and self._known[0] == key:
+            return self._known[1]
+        parts = [json.dumps(self.architecture(), sort_keys=True)]
+        for name in sorted(state):
+            tensor = state[name].detach().cpu().contiguous()
+            parts += [name, str(tensor.dtype), str(tuple(tensor.shape))]
+            parts.append(hashlib.sha256(tensor.view(-1).view(torch.uint8).numpy()).hexdigest())
+        result = fingerprint(*parts)
+        self._known = None if key is None else (key, result)
+        return result
+
+    # ---- what it does ----------------------------------------------------------------------------
+
+    def embed(
+        self,
+        images: Embeddable,
+        *,
+        batch_size: int = 256,
+        device: str | None = None,
+        progress: bool = True,
+        ids: Ids | None = None,
+        on_failure: OnFailure | None = None,
+    ) -> Embeddings:
+        """Vectors of an image set, of a uint8 array (N, H, W, C), or of Embeddings (`vectors`).
+
+        Labels and columns come along. In eval mode, whatever mode it is in; vectors do not depend
+        on the batch size beyond 1e-5. device: moves the encoder there first; None: where it is.
+        on_failure: told the id and the reason of each image that cannot be decoded, which is then
+        left out; without it such an image is an ImageError.
+        """
+        if device is not None:
+            self.to(device)
+        here = self.device
+        was_training = self.training
+        self.eval()
+        try:
+            return embed_source(
+                self._source(images, ids=ids),
+                space=self.space,
+                normalise=self.normalise,
+                prepare=lambda read: self._tensor(read, device=here),
+                run=self._run,
+                batch_size=batch_size,
+                show=progress,
+                on_failure=on_failure,
+            )
+        finally:
+            self.train(was_training)
+
+    def _source(self, images: Embeddable, *, ids: Ids | None) -> Source:
+        if self._preprocessing is not None:
+            return image_source(images, preprocessing=self._preprocessing, ids=ids, name=self.name)
+        config = self.backbone.config()
+        return vector_source(
+            images, inputs=config["inputs"], origin=config["source"], ids=ids, name=self.name
+        )
+
+    def _tensor(self, read: np.ndarray[Any, Any], *, device: torch.device) -> Tensor:
+        if self._preprocessing is not None:
+            return self._preprocessing.tensor(read, device=device)
+        return torch.from_numpy(read).to(device)
+
+    @torch.inference_mode()
+    def _run(self, x: Tensor) -> FloatArray:
+        vectors: FloatArray = self(x).cpu().numpy()
+        return vectors
+
+    def save(self, folder: str | Path) -> Path:
+        """config.json, model.safetensors and README.md, as the Hugging Face hub expects them."""
+        from midspan.encoders.files import save_encoder
+
+        return save_encoder(self, folder)
+
+
+def _quick_look(state: Mapping[str, Tensor]) -> list[object]:
+    """Version counters, and up to 8 numbers of each tensor, in the order of its memory."""
+    samples = []
+    for tensor in state.values():
+        count = min(tensor.numel(), 8)
+        strided = tensor.detach().as_strided((count,), (max(1, tensor.numel() // 8),))
+        samples.append(strided.double())
+    numbers = torch.cat(samples).tolist() if samples else []
+    return [[(t.data_ptr(), t._version) for t in state.values()], numbers]

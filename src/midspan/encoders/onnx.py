@@ -1,0 +1,216 @@
+"""An encoder in a .onnx file. Embedding with it needs no torch."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from midspan.encoders.embedding import (
+    Embeddable,
+    Ids,
+    OnFailure,
+    Source,
+    embed_source,
+    image_source,
+    vector_source,
+)
+from midspan.encoders.preprocessing import Preprocessing
+from midspan.errors import EncoderError, FormatError, MissingDependency
+from midspan.spaces import Embeddings, FloatArray, Space, fingerprint
+
+NOTE = "midspan"  # our key in the file's metadata
+
+
+class OnnxEncoder:
+    """An encoder in a .onnx file: of our export, or any other with images in and vectors out.
+
+    preprocessing, normalise: only for files that were not exported by midspan; their space then
+    has a fingerprint of the file's bytes and these settings. device: "cpu" or "cuda"; default CUDA
+    if ONNX Runtime has it.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        preprocessing: Preprocessing | None = None,
+        normalise: bool = True,
+        name: str | None = None,
+        device: str | None = None,
+    ) -> None:
+        path = Path(path)
+        self._session, self.device = open_session(path, device=device)
+        self._input = _only(self._session.get_inputs(), what="input", path=path)
+        self._output = self._session.get_outputs()[0].name
+        note = self._session.get_modelmeta().custom_metadata_map.get(NOTE)
+        self._preprocessing = preprocessing
+        self._origin = ""
+        self.normalise = normalise
+        if note is not None and preprocessing is None:
+            self._read_note(note, path=path)
+        else:
+            self._trust_caller(path, name=name)
+
+    @property
+    def takes_images(self) -> bool:
+        return self._preprocessing is not None
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        if self._preprocessing is None:
+            raise EncoderError(f"encoder {self.name!r} takes vectors: it has no preprocessing")
+        return self._preprocessing
+
+    @property
+    def name(self) -> str:
+        return self.space.name
+
+    @property
+    def dim(self) -> int:
+        return self.space.dim
+
+    def embed(
+        self,
+        images: Embeddable,
+        *,
+        batch_size: int = 256,
+        device: str | None = None,
+        progress: bool = True,
+        ids: Ids | None = None,
+        on_failure: OnFailure | None = None,
+    ) -> Embeddings:
+        """As Encoder.embed; the device was chosen when the file was opened."""
+        if device is not None and device != self.device:
+            raise EncoderError(
+                f"encoder {self.name!r} was opened on {self.device!r}, not {device!r}; "
+                "open it again with that device"
+            )
+        fixed = self._input.shape[0]  # a name where the batch is free
+        return embed_source(
+            self._source(images, ids=ids),
+            space=self.space,
+            normalise=self.normalise,
+            prepare=self._preprocessing.array if self._preprocessing else np.asarray,
+            run=self._run,
+            batch_size=fixed if isinstance(fixed, int) else batch_size,
+            show=progress,
+            on_failure=on_failure,
+        )
+
+    # ---- inside ----------------------------------------------------------------------------------
+
+    def _read_note(self, note: str, *, path: Path) -> None:
+        try:
+            told = json.loads(note)
+            self.space = Space.from_json(json.dumps(told["space"]), source=str(path))
+            self.normalise = bool(told["normalise"])
+            self._origin = str(told.get("source", ""))
+            raw, digest = told["preprocessing"], told.pop("digest")
+        except (ValueError, KeyError, TypeError) as error:
+            raise FormatError(
+                f"{path}: midspan's note in the file is broken ({error!r})"
+            ) from error
+        if raw is not None:
+            self._preprocessing = Preprocessing.from_dict(raw, source=str(path))
+        self._check_input(path)
+        onnx = import_extra("onnx", wanted_for="an encoder in an ONNX file")
+        if file_digest(onnx.load(path), told) != digest:
+            raise EncoderError(
+                f"{path}: the file was changed after its export (quantised, optimised?), so "
+                f"its vectors are no longer those of {self.space}; open it with preprocessing=… "
+                "and it gets a space of its own"
+            )
+
+    def _trust_caller(self, path: Path, *, name: str | None) -> None:
+        if self._preprocessing is None:
+            raise EncoderError(
+                f"{path}: was not exported by midspan, so the file does not say how its images "
+                "are prepared; open it as OnnxEncoder(path, preprocessing=Preprocessing(…))"
+            )
+        self._check_input(path)
+        p = self._preprocessing
+        blank = np.zeros((1, p.height, p.width, p.channels), dtype=np.uint8)
+        found = self._run(p.array(blank))
+        if found.ndim != 2:
+            raise EncoderError(
+                f"{path}: gives {found.shape} for one image, wanted one vector (1, D)"
+            )
+        parts = (path.read_bytes(), p.to_json(), str(self.normalise))
+        self.space = Space(
+            name=name or path.stem,
+            dim=int(found.shape[1]),
+            metric="cosine" if self.normalise else "l2",
+            fingerprint=fingerprint(*parts),
+        )
+
+    def _check_input(self, path: Path) -> None:
+        shape, p = self._input.shape, self._preprocessing
+        wanted = [p.channels, p.height, p.width] if p else [shape[-1]]
+        fits = len(shape) == len(wanted) + 1 and all(
+            not isinstance(have, int) or have == want
+            for have, want in zip(shape[1:], wanted, strict=True)
+        )
+        if not fits or self._input.type != "tensor(float)":
+            raise EncoderError(
+                f"{path}: takes {self._input.type} of shape {shape}, but its images come as "
+                f"tensor(float) ['batch', {', '.join(map(str, wanted))}]"
+            )
+
+    def _source(self, images: Embeddable, *, ids: Ids | None) -> Source:
+        if self._preprocessing is not None:
+            return image_source(images, preprocessing=self._preprocessing, ids=ids, name=self.name)
+        inputs = int(self._input.shape[1])
+        return vector_source(images, inputs=inputs, origin=self._origin, ids=ids, name=self.name)
+
+    def _run(self, batch: npt.NDArray[Any]) -> FloatArray:
+        fixed, count = self._input.shape[0], len(batch)
+        if isinstance(fixed, int) and count < fixed:  # fill up, then cut off
+            batch = np.concatenate([batch, np.repeat(batch[-1:], fixed - count, axis=0)])
+        (vectors,) = self._session.run([self._output], {self._input.name: batch})
+        return np.asarray(vectors[:count], dtype=np.float32)
+
+
+def open_session(path: Path, *, device: str | None) -> tuple[Any, str]:
+    runtime = import_extra("onnxruntime", wanted_for="an encoder in an ONNX file")
+    if not path.is_file():
+        raise EncoderError(f"{path}: no such ONNX file")
+    cuda = "CUDAExecutionProvider" in runtime.get_available_providers()
+    there = ["cuda", "cpu"] if cuda else ["cpu"]
+    device = device or there[0]
+    if device not in there:
+        raise EncoderError(f"ONNX Runtime has no device {device!r} here; it has {there}")
+    providers = ["CUDAExecutionProvider"] if device == "cuda" else []
+    try:
+        session = runtime.InferenceSession(
+            str(path), providers=[*providers, "CPUExecutionProvider"]
+        )
+        return session, device
+    except Exception as error:  # onnxruntime's own kinds, one for each failure
+        raise FormatError(f"{path}: not a readable ONNX file ({error})") from error
+
+
+def _only(found: list[Any], *, what: str, path: Path) -> Any:
+    if len(found) != 1:
+        raise EncoderError(f"{path}: has {len(found)} {what}s, an encoder has one")
+    return found[0]
+
+
+def file_digest(model: Any, note: Mapping[str, Any]) -> str:
+    """Of the network and of what we say about it: whoever changes either has another space."""
+    digest = hashlib.sha256(model.graph.SerializeToString(deterministic=True))
+    digest.update(json.dumps(note, sort_keys=True).encode())
+    return digest.hexdigest()
+
+
+def import_extra(library: str, *, wanted_for: str) -> Any:
+    try:
+        return importlib.import_module(library)
+    except ModuleNotFoundError as error:
+        raise MissingDependency(library, extra="onnx", wanted_for=wanted_for) from error

@@ -1,0 +1,133 @@
+"""Export an encoder to one ONNX file that knows its own preprocessing and space.
+
+The graph gives vectors as they are stored: normalised where the encoder normalises.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+import logging
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from midspan.encoders.encoder import Encoder
+from midspan.encoders.onnx import NOTE, file_digest, import_extra, open_session
+from midspan.errors import EncoderError
+
+TOLERANCE = 1e-4  # between torch and ONNX Runtime, in any number of any vector
+
+
+def export_onnx(encoder: Encoder, path: str | Path, *, check: bool = True) -> Path:
+    """Write the encoder as ONNX, for any batch size; `check` compares it with torch first."""
+    onnx = import_extra("onnx", wanted_for="an ONNX export")
+    import_extra("onnxscript", wanted_for="an ONNX export")
+    path = Path(path)
+    wrapped = _Vectors(copy.deepcopy(encoder).cpu()).eval()
+    try:
+        with _quiet():
+            program = torch.onnx.export(
+                wrapped,
+                (_example_input(encoder, batch=2),),
+                dynamo=True,
+                input_names=["input"],
+                output_names=["vectors"],
+                dynamic_shapes=({0: torch.export.Dim("batch")},),
+                verbose=False,
+            )
+    except Exception as error:  # the exporter has many kinds
+        raise EncoderError(
+            f"encoder {encoder.name!r} cannot be exported to ONNX ({error})"
+        ) from error
+    assert program is not None
+    model = program.model_proto
+    _strip(model)
+    note = {
+        "space": json.loads(encoder.space.to_json()),
+        "normalise": encoder.normalise,
+        "preprocessing": encoder.preprocessing.to_dict() if encoder.takes_images else None,
+    }
+    if not encoder.takes_images:
+        note["source"] = encoder.backbone.config()["source"]
+    note["digest"] = file_digest(model, note)
+    onnx.helper.set_model_props(model, {NOTE: json.dumps(note, sort_keys=True)})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(path.name + ".part")
+    try:
+        part.write_bytes(model.SerializeToString())
+        if check:
+            _check_against_torch(part, encoder=encoder, wrapped=wrapped)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+    return path
+
+
+class _Vectors(nn.Module):
+    """Prepared images (B, C, H, W) or vectors (B, F) → vectors (B, D) as they are stored."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, x: Tensor) -> Tensor:
+        z: Tensor = self.encoder(x)
+        return F.normalize(z, dim=1) if self.encoder.normalise else z
+
+
+def _example_input(encoder: Encoder, *, batch: int) -> Tensor:
+    """Noise, prepared as the encoder wants it; the same each time."""
+    generator = np.random.default_rng(0)
+    if encoder.takes_images:
+        p = encoder.preprocessing
+        shape = (batch, p.height, p.width, p.channels)
+        images = generator.integers(0, 256, shape, dtype=np.uint8)
+        return p.tensor(images).contiguous()
+    inputs = encoder.backbone.config()["inputs"]
+    return torch.from_numpy(generator.standard_normal((batch, inputs), dtype=np.float32))
+
+
+def _check_against_torch(path: Path, *, encoder: Encoder, wrapped: Any) -> None:
+    session, _ = open_session(path, device="cpu")
+    for batch in (1, 5):
+        x = _example_input(encoder, batch=batch)
+        with torch.inference_mode():
+            want = wrapped(x).numpy()
+        (got,) = session.run(["vectors"], {"input": x.numpy()})
+        apart = float(np.abs(want - got).max()) if want.shape == got.shape else np.inf
+        if not apart <= TOLERANCE:
+            raise EncoderError(
+                f"encoder {encoder.name!r}: ONNX Runtime and torch are {apart:.1e} apart, more "
+                f"than {TOLERANCE:.0e}; the export was not written"
+            )
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without torch's remarks about its own inside."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+def _strip(model: Any) -> None:
+    """The exporter writes stack traces, with the paths of this machine, to every node."""
+    graph = model.graph
+    for part in (*graph.node, *graph.input, *graph.output, *graph.value_info, graph):
+        del part.metadata_props[:]
+    for part in (*graph.node, *graph.initializer):
+        part.doc_string = ""

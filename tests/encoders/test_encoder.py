@@ -1,0 +1,287 @@
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from midspan.data import ImageSet
+from midspan.data.decode import Pixels
+from midspan.encoders import Encoder, build_encoder
+from midspan.encoders.heads import Linear
+from midspan.errors import EncoderError
+from midspan.spaces import Embeddings
+
+# ---- the space -----------------------------------------------------------------------------------
+
+
+def test_the_name_does_not_change_the_fingerprint(encoder: Encoder) -> None:
+    before = encoder.space
+    encoder.name = "another"
+    assert encoder.space.name == "another"
+    assert encoder.space.fingerprint == before.fingerprint
+    assert (before.dim, before.metric) == (16, "cosine")
+
+
+def test_seeds_weights_preprocessing_and_normalisation_change_it(encoder: Encoder) -> None:
+    settings = {"width": 8}
+    prints = [
+        encoder.fingerprint(),
+        build_encoder(backbone="small-cnn", dim=16, seed=2, settings=settings).fingerprint(),
+        build_encoder(
+            backbone="small-cnn", dim=16, seed=1, size=28, settings=settings
+        ).fingerprint(),
+        build_encoder(
+            backbone="small-cnn", dim=16, seed=1, normalise=False, settings=settings
+        ).fingerprint(),
+        build_encoder(
+            backbone="small-cnn",
+            dim=16,
+            seed=1,
+            preprocessing=replace(encoder.preprocessing, mean=(0.4, 0.5, 0.5)),
+            settings=settings,
+        ).fingerprint(),
+    ]
+    assert len(set(prints)) == len(prints)
+    same = build_encoder(backbone="small-cnn", dim=16, seed=1, settings=settings)
+    assert same.fingerprint() == prints[0]
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("way", ["in place", "data", "fused optimiser", "load_state_dict"])
+def test_a_change_of_weights_is_seen(encoder: Encoder, way: str, training: bool) -> None:
+    encoder.train(training)
+    before = encoder.fingerprint()
+    assert encoder.fingerprint() == before
+    weight = encoder.head.project.weight  # type: ignore[union-attr]
+    assert isinstance(weight, nn.Parameter)
+    if way == "in place":
+        with torch.no_grad():
+            weight[3, 2] += 1
+    elif way == "data":
+        weight.data.mul_(1.001)
+    elif way == "fused optimiser":
+        weight.grad = torch.ones_like(weight)
+        torch.optim.SGD([weight], lr=0.1, fused=True).step()
+    else:
+        other = copy.deepcopy(encoder)
+        nn.init.zeros_(other.head.project.bias)  # type: ignore[union-attr,arg-type]
+        encoder.load_state_dict(other.state_dict())
+    assert encoder.fingerprint() != before
+
+
+def test_memory_layout_and_mode_do_not_change_it(encoder: Encoder) -> None:
+    before = encoder.train().fingerprint()
+    encoder.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+    assert encoder.eval().fingerprint() == before
+
+
+def test_remembering_saves_the_digest(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder.eval()
+    before = encoder.fingerprint()
+    monkeypatch.setattr("midspan.encoders.encoder.fingerprint", lambda *parts: "computed again")
+    assert encoder.fingerprint() == before
+    encoder.train()
+    assert encoder.fingerprint() == "computed again"
+
+
+def test_compatibility_goes_into_the_space(encoder: Encoder) -> None:
+    before = encoder.fingerprint()
+    encoder.compatible_with = ("0123",)
+    assert encoder.space.compatible_with == ("0123",)
+    assert encoder.fingerprint() == before
+
+
+def test_a_head_of_another_width_is_refused(encoder: Encoder) -> None:
+    with pytest.raises(EncoderError, match="maps 99 features to 16 dims, wanted 32 to 16"):
+        Encoder(
+            name="x",
+            backbone=encoder.backbone,
+            head=Linear(features=99, dim=16),
+            preprocessing=encoder.preprocessing,
+            dim=16,
+        )
+
+
+# ---- embed ---------------------------------------------------------------------------------------
+
+
+def one_by_one(
+    encoder: Encoder, images: Pixels
+) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
+    """Each image alone through the equations: (x / 255 - mean) / std, network, z / |z|."""
+    encoder.eval()
+    rows = []
+    for image in images:
+        mean, std = np.array(encoder.preprocessing.mean), np.array(encoder.preprocessing.std)
+        x = torch.from_numpy(((image / 255 - mean) / std).transpose(2, 0, 1)[None]).float()
+        with torch.no_grad():
+            z = encoder(x)[0].numpy()
+        rows.append(z / np.sqrt((z * z).sum()))
+    return np.stack(rows)
+
+
+@pytest.mark.parametrize("backbone", ["small-cnn", "small-resnet"])
+@pytest.mark.parametrize("batch_size", [1, 7, 256])
+def test_batches_equal_one_by_one(backbone: str, batch_size: int, images: Pixels) -> None:
+    encoder = build_encoder(backbone=backbone, dim=16, seed=0)
+    found = encoder.embed(images, batch_size=batch_size, progress=False)
+    np.testing.assert_allclose(found.vectors, one_by_one(encoder, images), atol=1e-5)
+    np.testing.assert_allclose(np.linalg.norm(found.vectors, axis=1), 1.0, atol=1e-6)
+
+
+def test_the_same_twice(encoder: Encoder, images: Pixels) -> None:
+    first = encoder.embed(images, batch_size=8, progress=False)
+    again = encoder.embed(images, batch_size=8, progress=False)
+    assert (first.vectors == again.vectors).all()
+
+
+def test_ids_labels_and_columns_come_along(encoder: Encoder, image_set: ImageSet) -> None:
+    found = encoder.embed(image_set, batch_size=8, progress=False)
+    assert found.ids.tolist() == image_set.ids.tolist()
+    assert found.labels is not None
+    assert found.labels.tolist() == [row % 3 for row in range(30)]
+    assert found.columns["camera"].tolist() == [row % 2 for row in range(30)]
+    assert found.space == encoder.space
+    renamed = encoder.embed(image_set, ids=[f"x{row}" for row in range(30)], progress=False)
+    assert renamed.ids[3] == "x3"
+
+
+def test_the_mode_is_restored_and_nothing_is_learnt(encoder: Encoder, images: Pixels) -> None:
+    encoder.train()
+    before = encoder.fingerprint()
+    encoder.embed(images, progress=False)
+    assert encoder.training
+    assert encoder.backbone.training
+    assert encoder.fingerprint() == before  # batch norm has not moved
+    encoder.eval()
+    encoder.embed(images, progress=False)
+    assert not encoder.training
+
+
+def test_without_normalisation_lengths_stay(images: Pixels) -> None:
+    encoder = build_encoder(backbone="small-cnn", dim=16, seed=0, normalise=False)
+    found = encoder.embed(images, progress=False)
+    assert found.space.metric == "l2"
+    assert np.ptp(np.linalg.norm(found.vectors, axis=1)) > 1e-4
+    with torch.no_grad():
+        raw = encoder.eval()(encoder.preprocessing.tensor(images)).numpy()
+    np.testing.assert_allclose(found.vectors, raw, atol=1e-5)
+
+
+def test_grey_images_of_another_size_are_fitted(encoder: Encoder) -> None:
+    grey = np.random.default_rng(0).integers(0, 256, (3, 48, 40), dtype=np.uint8)
+    found = encoder.embed(grey, progress=False)
+    assert found.ids.tolist() == ["0", "1", "2"]
+    rgb = np.repeat(grey[..., None], 3, axis=3)
+    np.testing.assert_allclose(found.vectors, encoder.embed(rgb, progress=False).vectors, atol=1e-5)
+
+
+def test_grey_encoder_takes_colour(images: Pixels) -> None:
+    grey = build_encoder(backbone="small-resnet", dim=8, channels=1, size=28, seed=0)
+    assert grey.embed(images, progress=False).vectors.shape == (30, 8)
+
+
+def test_no_images_give_no_vectors(encoder: Encoder, images: Pixels) -> None:
+    found = encoder.embed(images[:0], progress=False)
+    assert found.vectors.shape == (0, 16)
+
+
+def test_progress_goes_to_stderr(
+    encoder: Encoder, images: Pixels, capsys: pytest.CaptureFixture[str]
+) -> None:
+    encoder.embed(images)
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "embed with tiny: 30 items" in printed.err
+
+
+def test_forward_is_not_normalised(encoder: Encoder, images: Pixels) -> None:
+    z = encoder(encoder.preprocessing.tensor(images))
+    assert z.requires_grad
+    assert float((z.detach().norm(dim=1) - 1).abs().max()) > 1e-3
+
+
+def test_layout_of_the_input_does_not_matter(encoder: Encoder, images: Pixels) -> None:
+    x = encoder.eval().preprocessing.tensor(images)
+    with torch.no_grad():
+        torch.testing.assert_close(encoder(x), encoder(x.contiguous()), atol=1e-6, rtol=0)
+    assert encoder.backbone.channels_last
+    stem = next(p for p in encoder.parameters() if p.ndim == 4)
+    assert stem.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="wants a CUDA device")
+def test_cuda_gives_the_same_vectors(encoder: Encoder, images: Pixels) -> None:
+    here = encoder.embed(images, progress=False)
+    there = encoder.embed(images, device="cuda", progress=False)
+    assert encoder.device.type == "cuda"
+    np.testing.assert_allclose(here.vectors, there.vectors, atol=1e-4)
+    assert there.space == here.space
+
+
+# ---- what cannot be embedded ---------------------------------------------------------------------
+
+
+def test_nan_weights_name_the_first_item(encoder: Encoder, image_set: ImageSet) -> None:
+    with torch.no_grad():
+        next(encoder.head.parameters()).fill_(float("nan"))
+    with pytest.raises(
+        EncoderError, match=r"NaN.*'img00' \(8 of its batch of 8\).*weights are bro"
+    ):
+        encoder.embed(image_set, batch_size=8, progress=False)
+
+
+def test_the_item_in_the_middle_is_named(encoder: Encoder, image_set: ImageSet) -> None:
+    class Explodes(nn.Module):
+        """Infinite for bright images only."""
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            bright = x.mean(dim=(1, 2, 3)) > -0.2
+            return torch.where(bright[:, None], torch.inf, torch.ones(len(x), 16))
+
+    encoder.forward = Explodes().forward  # type: ignore[method-assign]
+    level = image_set.source.load(  # type: ignore[call-arg]
+        np.arange(30), height=32, width=32, channels=3, fit="squash"
+    ).mean(axis=(1, 2, 3))
+    first = int(np.flatnonzero(level / 255 * 2 - 1 > -0.2)[0])
+    assert 0 < first < 29
+    with pytest.raises(EncoderError, match=f"'img{first:02d}'"):
+        encoder.embed(image_set, batch_size=4, progress=False)
+
+
+def test_zero_vectors_are_named(encoder: Encoder, images: Pixels) -> None:
+    for parameter in encoder.head.parameters():
+        nn.init.zeros_(parameter)
+    with pytest.raises(EncoderError, match="length zero for '0'"):
+        encoder.embed(images, progress=False)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        np.zeros((2, 32, 32, 3), dtype=np.float32),
+        np.zeros((2, 32, 32, 2), dtype=np.uint8),
+        np.zeros((32, 32), dtype=np.uint8),
+    ],
+)
+def test_arrays_that_are_no_images(encoder: Encoder, wrong: Pixels) -> None:
+    with pytest.raises(EncoderError, match=r"wanted uint8 \(N, H, W, C\)"):
+        encoder.embed(wrong, progress=False)
+
+
+def test_other_mistakes(encoder: Encoder, images: Pixels) -> None:
+    with pytest.raises(EncoderError, match="batch_size 0"):
+        encoder.embed(images, batch_size=0, progress=False)
+    with pytest.raises(EncoderError, match="2 ids for 30 items"):
+        encoder.embed(images, ids=["a", "b"], progress=False)
+    with pytest.raises(EncoderError, match="not a list"):
+        encoder.embed(["a.jpg"], progress=False)  # type: ignore[arg-type]
+    vectors = encoder.embed(images, progress=False)
+    assert isinstance(vectors, Embeddings)
+    with pytest.raises(EncoderError, match="embeds images, but got vectors in 'tiny'"):
+        encoder.embed(vectors, progress=False)
