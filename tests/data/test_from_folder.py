@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -155,6 +156,12 @@ def test_names_that_are_not_utf8(write_image: WriteImage, tmp_path: Path) -> Non
     assert images.ids.tolist() == ["good.png"]
     assert [skipped.path for skipped in images.skipped] == ["caf\ufffd.png"]
     assert "not valid UTF-8" in images.skipped[0].reason
+    with pytest.raises(ImageError, match="not valid UTF-8; rename it"):
+        folder(tmp_path, strict=True)
+    os.mkdir(os.fsencode(tmp_path) + b"/d\xe9j\xe0")
+    with open(os.fsencode(tmp_path) + b"/d\xe9j\xe0/vu.png", "wb") as file:
+        file.write(b"x")
+    assert len(folder(tmp_path).skipped) == 2
 
 
 def test_links(write_image: WriteImage, tmp_path: Path) -> None:
@@ -170,3 +177,23 @@ def test_links(write_image: WriteImage, tmp_path: Path) -> None:
     reasons = {skipped.path: skipped.reason for skipped in images.skipped}
     assert reasons["cat/again"] == "a link to a folder that was already read"
     assert "cannot be read" in reasons["cat/broken.png"]
+
+
+def test_a_folder_that_may_not_be_read(
+    write_image: WriteImage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_image("cat/1.png")
+    write_image("dog/1.png")
+    scandir = os.scandir
+
+    def guarded(path: Path) -> Any:
+        if path.name == "dog":
+            raise PermissionError(13, "Permission denied")
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", guarded)
+    images = folder(tmp_path)
+    assert images.ids.tolist() == ["cat/1.png"]
+    assert [str(skipped) for skipped in images.skipped] == [
+        "dog: cannot be read (Permission denied)"
+    ]

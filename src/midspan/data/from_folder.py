@@ -12,7 +12,7 @@ import numpy as np
 
 from midspan.data.decode import SUFFIXES
 from midspan.data.images import TEST, TRAIN, ImageSet, Skipped, from_files
-from midspan.errors import DataError
+from midspan.errors import DataError, ImageError
 
 _SPLITS = {"train": TRAIN, "test": TEST, "val": TEST, "validation": TEST}
 
@@ -37,6 +37,8 @@ def folder(path: str | Path, *, strict: bool = False) -> ImageSet:
     names = sorted(found.images(root))
     if not names:
         raise DataError(f"{root}: no images in it ({found.seen()}); wanted {', '.join(SUFFIXES)}")
+    if strict and found.skipped:
+        raise ImageError(f"{root}/{found.skipped[0]}")
     classes, split = _classes(root, names)
     files, kept = from_files(root, names, strict=strict)
     files = replace(
@@ -83,30 +85,31 @@ class _Walk:
     visited: set[tuple[int, int]] = field(default_factory=set)
 
     def images(self, at: Path) -> Iterator[str]:
-        status = at.stat()
+        try:
+            status = at.stat()
+            entries = sorted(os.scandir(at), key=lambda entry: entry.name)
+        except OSError as error:
+            self.skip(at, f"cannot be read ({error.strerror})")
+            return
         if (status.st_dev, status.st_ino) in self.visited:
             self.skip(at, "a link to a folder that was already read")
             return
         self.visited.add((status.st_dev, status.st_ino))
-        for entry in sorted(os.scandir(at), key=lambda entry: entry.name):
+        for entry in entries:
+            place = Path(entry.path)
+            ending = place.suffix.lower()
             if entry.name.startswith(".") or entry.name == "__MACOSX":
                 continue
-            place = Path(entry.path)
-            try:
-                if entry.is_dir():
-                    yield from self.images(place)
-                    continue
-            except OSError as error:
-                self.skip(place, f"cannot be read ({error.strerror})")
+            if place.is_dir():
+                yield from self.images(place)
                 continue
-            ending = place.suffix.lower()
             self.endings[ending or "no ending"] += 1
-            if ending not in SUFFIXES:
-                continue
-            if not _is_text(entry.name):
-                self.skip(place, "its name is not valid UTF-8; rename it")
-            else:
-                yield place.relative_to(self.root).as_posix()
+            if ending in SUFFIXES:
+                name = place.relative_to(self.root).as_posix()
+                if _is_text(name):
+                    yield name
+                else:
+                    self.skip(place, "its name is not valid UTF-8; rename it")
 
     def skip(self, place: Path, reason: str) -> None:
         name = place.relative_to(self.root).as_posix()
