@@ -72,6 +72,13 @@ def test_a_class_does_not_care_where_the_others_lie() -> None:
         assert chosen(LABELS, label) == chosen(grouped, label) == chosen(without_five, label)
 
 
+def test_classes_choose_independently() -> None:
+    """Not the same places in every class: rows are often ordered by camera or drawer."""
+    grouped = np.sort(LABELS)
+    places = allocate(grouped, kind="extended-data").old % 10
+    assert len({tuple(choice) for choice in places.reshape(20, 3).tolist()}) > 10
+
+
 def test_a_further_class_moves_few_others() -> None:
     before = set(LABELS[allocate(LABELS, kind="extended-class").old])
     more = np.concatenate([LABELS, np.full(10, 20)])

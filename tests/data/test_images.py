@@ -147,6 +147,16 @@ def test_cached_images_are_not_read_again_nor_resized_twice(
     assert cached.cached(height=4, width=4, channels=3) is cached
 
 
+def test_a_cache_knows_how_its_images_were_fitted() -> None:
+    wide = np.random.default_rng(1).integers(0, 256, (1, 8, 24, 1), dtype=np.uint8)
+    images = ImageSet(ids=np.array(["a"]), source=ArraySource.of(wide, name="wide"))
+    squashed = images.cached(height=8, width=8, channels=1, fit="squash")
+    cropped = squashed.load([0], height=8, width=8, channels=1, fit="crop")
+    assert np.array_equal(cropped[0], wide[0, :, 8:16])
+    again = squashed.cached(height=8, width=8, channels=1, fit="crop")
+    assert np.array_equal(again.load([0], height=8, width=8, channels=1, fit="crop"), cropped)
+
+
 def test_cached_drops_what_fails_only_when_decoded(
     write_image: WriteImage, tmp_path: Path, truncated_jpeg: bytes
 ) -> None:
