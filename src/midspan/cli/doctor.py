@@ -35,15 +35,15 @@ def doctor(as_json: bool = JSON_OPTION) -> None:
     """Say what is installed, which devices are there, and what is missing for what."""
     libraries = [_library(*entry) for entry in LIBRARIES]
     devices = _devices()
-    from midspan.data import cache_folder
+    from midspan.data import cache_dir
 
     if as_json:
-        print_json({"libraries": libraries, "devices": devices, "cache": str(cache_folder())})
+        print_json({"libraries": libraries, "devices": devices, "cache": str(cache_dir())})
         return
     rows = [[x["name"], x["version"] or "–", x["state"], x["wanted_for"]] for x in libraries]
     print_table("libraries", ["library", "version", "state", "wanted for"], rows)
     print_table("this machine", ["", ""], [[key, str(value)] for key, value in devices.items()])
-    print(f"cache: {cache_folder()}")
+    print(f"cache: {cache_dir()}")
 
 
 def _library(name: str, module: str, extra: str, wanted_for: str) -> dict[str, Any]:

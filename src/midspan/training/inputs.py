@@ -12,7 +12,7 @@ from torch import Tensor
 from midspan.config import build
 from midspan.data import DATASETS, ImageSet, allocate, check_trainable, hold_out_classes
 from midspan.encoders import Encoder
-from midspan.errors import ConfigError, DataError
+from midspan.errors import DataError
 from midspan.spaces import Embeddings, IntArray
 from midspan.training.settings import RunConfig
 
@@ -51,7 +51,7 @@ def read_inputs(config: RunConfig) -> Inputs:
             seed=wanted.seed,
         )
         train_rows = train_rows[allocation.old if wanted.part == "old" else allocation.new]
-    check_trainable(labels[train_rows])
+    _check_trainable(items[train_rows], labels[train_rows])
     present, dense = np.unique(labels[train_rows], return_inverse=True)
     return Inputs(
         train=items[train_rows],
@@ -72,15 +72,22 @@ def loader(encoder: Encoder, items: Items) -> Callable[[IntArray], Tensor]:
         features = torch.from_numpy(items.vectors)
         return lambda rows: features[torch.from_numpy(rows)]
     shape = encoder.preprocessing
-    if shape is None:
-        raise ConfigError(
-            "this backbone takes vectors, but [data] holds images; use [data] name = 'vectors', "
-            "or an image backbone such as 'small-resnet'"
-        )
-    box = {"height": shape.height, "width": shape.width}
     return lambda rows: shape.tensor(
-        items.load(rows, **box, channels=shape.channels, fit=shape.fit)
+        items.load(
+            rows,
+            height=shape.height,
+            width=shape.width,
+            channels=shape.channels,
+            fit=shape.fit,
+        )
     )
+
+
+def _check_trainable(items: Items, labels: IntArray) -> None:
+    if isinstance(items, ImageSet):
+        check_trainable(items)
+    elif len(np.unique(labels)) < 2:
+        raise DataError(f"{len(items)} vectors of fewer than two classes; training wants two")
 
 
 def _labelled(items: Items) -> tuple[IntArray, tuple[str, ...], IntArray]:

@@ -126,7 +126,8 @@ def fit(
             means = {name: float(value) / steps for name, value in sums.items()}
             check_finite(means, epoch=epoch)
             if on_epoch is not None:
-                on_epoch({"epoch": epoch + 1, "lr": rate, "images": position.seen, **means})
+                last = learning_rate(settings, step=(epoch + 1) * steps - 1, steps_per_epoch=steps)
+                on_epoch({"epoch": epoch + 1, "lr": last, "images": position.seen, **means})
             position = Position(epoch=epoch + 1, seconds=before + time.perf_counter() - started)
             sums = {}
     save()

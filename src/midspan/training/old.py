@@ -13,16 +13,15 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import nn
 
-from midspan.data import ImageSet, cache_folder
+from midspan.data.cache import cache_dir
 from midspan.encoders import Encoder, OnnxEncoder, load_encoder
 from midspan.errors import DataError, FormatError, UnknownId
 from midspan.losses import RecognitionLoss
 from midspan.methods import OldArtifacts, OldClassifier
 from midspan.spaces import Embeddings, IntArray, Space, fingerprint
+from midspan.training.folders import CLASSIFIER
 from midspan.training.inputs import Inputs, Items
 from midspan.training.settings import OldSettings
-
-CLASSIFIER = "classifier.safetensors"  # in a run folder
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ class OldModel:
                 raise DataError(f"old vectors are missing for some images: {error}") from error
         assert self.encoder is not None
         key = fingerprint(self.space.fingerprint, content_key(items))
-        path = cache_folder() / "old" / f"{key}.npz"
+        path = cache_dir() / "old" / f"{key}.npz"
         if path.exists():
             try:
                 return Embeddings.load(path).take(items.ids)
@@ -66,15 +65,11 @@ class OldModel:
 
 
 def content_key(items: Items) -> str:
-    """What the cached vectors depend on beside the encoder: which images, and their bytes."""
+    """What the cached vectors depend on beside the encoder: which items, and what is in them."""
+    ids = "\n".join(items.ids.tolist())
     if isinstance(items, Embeddings):
-        return fingerprint("\n".join(items.ids.tolist()), items.vectors.tobytes())
-    return fingerprint("\n".join(items.ids.tolist()), image_digest(items))
-
-
-def image_digest(items: ImageSet) -> str:
-    """Pixels where they are in memory, names, sizes and times of the files where they are not."""
-    return items.source.digest(np.arange(len(items)))
+        return fingerprint(ids, items.space.fingerprint, items.vectors.tobytes())
+    return fingerprint(ids, items.source.signature())
 
 
 def artifacts(old: OldModel, inputs: Inputs, *, show_progress: bool) -> OldArtifacts:

@@ -59,7 +59,7 @@ class EncoderSettings:
     dim: int = 128
     head: str = "linear"
     size: int | None = None
-    channels: int | None = None
+    channels: Literal[1, 3] | None = None
     settings: dict[str, Any] = field(default_factory=dict)
 
 

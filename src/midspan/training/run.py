@@ -12,17 +12,21 @@ import torch
 
 from midspan.config import build
 from midspan.data import ImageSet
+from midspan.data.sources import ArraySource
 from midspan.encoders import Encoder, build_encoder, load_encoder
 from midspan.errors import ConfigError, DataError, MissingDependency
 from midspan.evaluation import evaluate
 from midspan.losses import LOSSES, RecognitionLoss
 from midspan.methods import METHODS, Method
 from midspan.spaces import Embeddings
+from midspan.training.folders import TENSORBOARD, RunFolder
 from midspan.training.inputs import Inputs, Items, loader, read_inputs
 from midspan.training.loop import Task, fit
 from midspan.training.old import OldModel, artifacts, save_classifier
-from midspan.training.runs import RunFolder
 from midspan.training.settings import RunConfig
+
+
+VECTORS = "vectors"  # the one backbone, and the one kind of data, without images
 
 
 @dataclass(frozen=True)
@@ -106,11 +110,19 @@ def _new_encoder(config: RunConfig, inputs: Inputs) -> Encoder:
     wanted = config.encoder
     settings = dict(wanted.settings)
     size, channels = wanted.size, wanted.channels
+    if (wanted.backbone == VECTORS) != isinstance(inputs.train, Embeddings):
+        raise ConfigError(
+            f"[encoder] backbone = {wanted.backbone!r} does not fit [data] name = "
+            f"{config.data['name']!r}: the backbone 'vectors' takes the data 'vectors', every "
+            "other one takes images"
+        )
     if isinstance(inputs.train, Embeddings):
-        settings.setdefault("features", inputs.train.space.dim)
-    elif (shape := inputs.train.shape) is not None:  # all images have it: take it as it is
-        size = size or shape[0]
-        channels = channels or shape[2]
+        settings.setdefault("inputs", inputs.train.space.dim)
+        settings.setdefault("source", inputs.train.space.fingerprint)
+    elif isinstance(inputs.train.source, ArraySource):  # all of one shape: take it as it is
+        _, height, width, depth = inputs.train.source.images.shape
+        size = size or max(height, width)
+        channels = channels or (1 if depth == 1 else 3)
     return build_encoder(
         backbone=wanted.backbone,
         dim=wanted.dim,
@@ -125,7 +137,7 @@ def _new_encoder(config: RunConfig, inputs: Inputs) -> Encoder:
 
 def _decoded(inputs: Inputs, encoder: Encoder, *, show_progress: bool) -> Inputs:
     """Decode the training images once. Those that cannot be decoded leave with their labels."""
-    if not isinstance(inputs.train, ImageSet) or encoder.preprocessing is None:
+    if not isinstance(inputs.train, ImageSet) or not encoder.takes_images:
         return inputs
     shape = encoder.preprocessing
     decoded = inputs.train.cached(
@@ -215,7 +227,7 @@ def _epoch_log(folder: RunFolder, *, tensorboard: bool) -> Callable[[Mapping[str
             raise MissingDependency(
                 "tensorboard", extra="train", wanted_for="[train] tensorboard = true"
             ) from error
-        writer = SummaryWriter(str(folder.path / "tensorboard"))
+        writer = SummaryWriter(str(folder.path / TENSORBOARD))
     started = time.perf_counter()
 
     def on_epoch(line: Mapping[str, float]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,7 +18,8 @@ from midspan.errors import FormatError, MidspanError, RunError
 from midspan.training.settings import RunConfig, to_toml
 
 CONFIG, ENV, LOG, METRICS = "config.toml", "env.json", "log.jsonl", "metrics.json"
-CHECKPOINT, ENCODER = "checkpoint.safetensors", "encoder"
+CHECKPOINT, CLASSIFIER = "checkpoint.safetensors", "classifier.safetensors"
+ENCODER, TENSORBOARD = "encoder", "tensorboard"
 
 
 @dataclass(frozen=True)
@@ -86,8 +88,10 @@ class RunFolder:
         """Only what a run has written; a folder that is none of ours is left alone."""
         if not (self.path / CONFIG).exists():
             return
-        for name in (CHECKPOINT, LOG, METRICS, ENV, CONFIG):
+        for name in (CHECKPOINT, LOG, METRICS, ENV, CLASSIFIER, CONFIG):
             (self.path / name).unlink(missing_ok=True)
+        for name in (ENCODER, TENSORBOARD):
+            shutil.rmtree(self.path / name, ignore_errors=True)
 
 
 @dataclass(frozen=True)

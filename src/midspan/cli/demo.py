@@ -1,0 +1,183 @@
+"""`midspan demo`: an old encoder, a compatible new one, an independent new one, and the proof."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+import typer
+
+from midspan.cli.output import JSON_OPTION, percent, print_json, print_table
+
+if TYPE_CHECKING:
+    from midspan.reports import DemoResult
+    from midspan.spaces import Embeddings
+
+METRIC = "map"
+
+# Found on validation classes: benchmarks/tune_demo.py, benchmarks/results/tune_demo.csv.
+SETTINGS: dict[str, Any] = {
+    "data": {"name": "glyphs"},
+    "encoder": {"backbone": "small-resnet", "dim": 128},
+    "loss": {"name": "cosface", "scale": 24.0, "margin": 0.2},
+    "train": {"epochs": 8, "batch_size": 256, "lr": 2e-3, "augment": ["affine"]},
+    "evaluate": {"metrics": [METRIC, "recall@1"]},
+}
+ALLOCATION = {"kind": "extended-class", "old_fraction": 0.3}
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the runs and the page.")] = Path("demo"),
+    epochs: Annotated[int, typer.Option(min=1, help="Epochs of each encoder.")] = 8,
+    seed: Annotated[int, typer.Option(help="Seed of every run.")] = 0,
+    as_json: bool = JSON_OPTION,
+) -> None:
+    """Train an old and two new encoders on real images, and show which can search the old gallery.
+
+    The old encoder learns from 30 % of the classes, the new ones from all of them; the test is on
+    classes that none of them has seen. Everything lands in one folder; run it again to go on.
+    """
+    result = run_demo(out, epochs=epochs, seed=seed)
+    if as_json:
+        print_json(
+            {
+                "scores": result.scores,
+                "intervals": result.intervals,
+                "compatible": result.scores["new_cross"] >= result.scores["old_self"],
+                "page": str(out / "index.html"),
+                "seconds": result.seconds,
+            }
+        )
+        return
+    scores = result.scores
+    gap = scores["new_cross"] - scores["old_self"]
+    rows = [
+        ["old encoder (30 % of the classes)", percent(scores["old_self"]), "–"],
+        [
+            f"new encoder, compatible ({result.method})",
+            percent(scores["new_self"]),
+            percent(scores["new_cross"]),
+        ],
+        [
+            "new encoder, independent",
+            percent(scores["independent_self"]),
+            percent(scores["independent_cross"]),
+        ],
+        ["random vectors", "–", percent(scores["random_cross"])],
+    ]
+    print_table(
+        f"{METRIC}, % · {result.data_name}",
+        ["encoder", "self", "cross: on the old gallery"],
+        rows,
+        note=(
+            f"The compatible encoder searches the old gallery {abs(100 * gap):.2f} points "
+            f"{'better' if gap >= 0 else 'worse'} than the old encoder did."
+        ),
+    )
+    print(f"page: {(out / 'index.html').resolve()}")
+
+
+@dataclass(frozen=True)
+class _Tested:
+    """One encoder's vectors of the test images."""
+
+    embeddings: Embeddings
+    seconds: float
+
+
+def run_demo(out: Path, *, epochs: int, seed: int) -> DemoResult:
+    from midspan.data import glyphs
+    from midspan.reports import DemoResult, demo_page
+
+    old = _run(out, "old", _settings("old", epochs, seed), method={"name": "independent"})
+    seed = seed + 1  # encoders that start from the same weights are not independent
+    new_side = {"old": {"run": str(out / "old")}}
+    new = _run(out, "compatible", _settings("new", epochs, seed) | new_side, method={"name": "bct"})
+    alone = _run(
+        out,
+        "independent",
+        _settings("new", epochs, seed) | new_side,
+        method={"name": "independent"},
+    )
+    images = glyphs()
+    test = images.test
+    scores, intervals = _measure(old.embeddings, new.embeddings, alone.embeddings, seed=seed)
+    result = DemoResult(
+        data_name="printed characters",
+        data_note=(
+            f"{len(images):,} images of {len(images.class_names)} characters in up to 100 fonts: "
+            "a character is a class. The old encoder learnt from 30 % of the training characters, "
+            f"both new ones from all; the {len(test):,} test images show characters that none saw."
+        ),
+        metric=METRIC,
+        old=old.embeddings,
+        new=new.embeddings,
+        independent=alone.embeddings,
+        images=test.load(np.arange(len(test)), height=28, width=28, channels=1),
+        scores=scores,
+        intervals=intervals,
+        method="bct",
+        seconds={"old": old.seconds, "compatible": new.seconds, "independent": alone.seconds},
+        command=f"midspan demo --epochs {epochs} --seed {seed}",
+    )
+    demo_page(result, out / "index.html", seed=seed)
+    return result
+
+
+def _settings(part: str, epochs: int, seed: int) -> dict[str, Any]:
+    train = {**SETTINGS["train"], "epochs": epochs}
+    return {**SETTINGS, "seed": seed, "train": train, "allocation": {**ALLOCATION, "part": part}}
+
+
+def _run(
+    out: Path, name: str, settings: Mapping[str, Any], *, method: Mapping[str, Any]
+) -> _Tested:
+    from midspan.data import glyphs
+    from midspan.spaces import Embeddings
+    from midspan.training import RunConfig, train
+
+    typer.echo(f"{name} encoder", err=True)
+    config = RunConfig.from_dict({"name": name, **settings, "method": dict(method)})
+    started = time.perf_counter()
+    run = train(config, out=out / name)
+    stored = out / name / "test.npz"
+    if stored.exists():
+        embeddings = Embeddings.load(stored)
+        if not embeddings.space.same_as(run.encoder.space):
+            stored.unlink()
+    if not stored.exists():
+        embeddings = run.encoder.embed(glyphs().test, progress=False)
+        embeddings.save(stored)
+    seconds = float(run.metrics["train_seconds"]) or time.perf_counter() - started
+    return _Tested(embeddings, seconds)
+
+
+def _measure(
+    old: Embeddings, new: Embeddings, alone: Embeddings, *, seed: int
+) -> tuple[dict[str, float], dict[str, tuple[float, float]]]:
+    """Self of the three, cross of the new ones and of random vectors on the old gallery."""
+    from midspan.evaluation import bootstrap_ci, evaluate
+    from midspan.spaces import Embeddings, Space
+
+    noise = np.random.default_rng(seed).normal(size=old.vectors.shape).astype(np.float32)
+    random = Embeddings(old.ids, noise, Space("random", old.space.dim), old.columns)
+    score: Callable[[Embeddings, Embeddings | None], Any] = lambda query, gallery: evaluate(  # noqa: E731
+        query, gallery, metrics=[METRIC], direct=True
+    )
+    results = {
+        "old_self": score(old, None),
+        "new_self": score(new, None),
+        "independent_self": score(alone, None),
+        "new_cross": score(new, old),
+        "independent_cross": score(alone, old),
+        "random_cross": score(random, old),
+    }
+    means = {name: result.mean(METRIC) for name, result in results.items()}
+    intervals = {
+        name: bootstrap_ci(result.per_query[METRIC], seed=seed) for name, result in results.items()
+    }
+    return means, intervals

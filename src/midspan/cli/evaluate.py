@@ -1,0 +1,134 @@
+"""`midspan eval` and `midspan compare`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from midspan.cli.output import JSON_OPTION, percent, print_json, print_table
+from midspan.errors import ConfigError
+
+if TYPE_CHECKING:
+    from midspan.evaluation import Comparison
+
+
+def evaluate(
+    query: Annotated[Path, typer.Option(help="Embeddings that ask: .npz or .parquet.")],
+    gallery: Annotated[
+        Path | None, typer.Option(help="Embeddings that are searched; default: leave one out.")
+    ] = None,
+    protocol: Annotated[
+        str | None, typer.Option(help="leave-one-out, query-gallery, market1501 …")
+    ] = None,
+    metrics: Annotated[
+        str | None, typer.Option(help="E.g. map,recall@1,map@r; default: the protocol's own.")
+    ] = None,
+    direct: Annotated[
+        bool, typer.Option("--direct", help="Compare two spaces even if nothing connects them.")
+    ] = False,
+    as_json: bool = JSON_OPTION,
+) -> None:
+    """Measure retrieval by a published protocol."""
+    from midspan.evaluation.protocols import run_protocol
+    from midspan.spaces import Embeddings
+
+    result = run_protocol(
+        protocol or ("leave-one-out" if gallery is None else "query-gallery"),
+        Embeddings.load(query),
+        Embeddings.load(gallery) if gallery is not None else None,
+        metrics=[name.strip() for name in metrics.split(",")] if metrics else None,
+        direct=direct,
+    )
+    if as_json:
+        print_json(
+            {
+                "protocol": result.protocol,
+                "n_queries": result.n_queries,
+                "n_gallery": result.n_gallery,
+                "metrics": result.metrics,
+            }
+        )
+        return
+    rows = [[name, percent(value)] for name, value in result.metrics.items()]
+    note = f"{result.n_queries:,} queries, {result.n_gallery:,} gallery items"
+    print_table(result.protocol, ["metric", "%"], rows, note=note)
+
+
+def compare(
+    old: Annotated[Path, typer.Option(help="Embeddings of the old encoder, with labels.")],
+    new: Annotated[Path, typer.Option(help="Embeddings of the new encoder, same items.")],
+    upper: Annotated[
+        Path | None, typer.Option(help="Embeddings of an independently trained new encoder.")
+    ] = None,
+    direct: Annotated[
+        bool, typer.Option("--direct", help="Compare vectors as they are (the default).")
+    ] = False,
+    bridge: Annotated[
+        Path | None, typer.Option(help="Map between the two spaces, made by `bridge fit`.")
+    ] = None,
+    metric: Annotated[str, typer.Option(help="map, recall@1, map@r …")] = "map",
+    exclude: Annotated[
+        str | None, typer.Option(help="Column: items that share its value are not counted.")
+    ] = None,
+    images: Annotated[
+        Path | None, typer.Option(help="Image folder, .csv or .npz, for the page.")
+    ] = None,
+    page: Annotated[Path | None, typer.Option(help="Write a page with all findings here.")] = None,
+    as_json: bool = JSON_OPTION,
+) -> None:
+    """Old against new: self, cross, gains, P-scores, and which queries got worse."""
+    from midspan.evaluation import compare as compare_embeddings
+    from midspan.spaces import Embeddings
+
+    if direct and bridge is not None:
+        raise ConfigError("--direct and --bridge exclude each other: give one of them")
+    loaded_bridge = None
+    if bridge is not None:
+        from midspan.bridges import load_bridge
+
+        loaded_bridge = load_bridge(bridge)
+    result = compare_embeddings(
+        old=Embeddings.load(old),
+        new=Embeddings.load(new),
+        upper=Embeddings.load(upper) if upper is not None else None,
+        metric=metric,
+        bridge=loaded_bridge,
+        exclude_column=exclude,
+    )
+    if page is not None:
+        _write_page(result, page, images)
+    if as_json:
+        print_json(result.to_dict())
+        return
+    _print_comparison(result, metric)
+    if page is not None:
+        print(f"page: {page.resolve()}")
+
+
+def _write_page(result: Comparison, page: Path, images: Path | None) -> None:
+    from midspan.reports import compare_page
+
+    pictures = None
+    if images is not None:
+        from midspan.data import open_images
+
+        pictures = open_images(images)
+    compare_page(result, page, images=pictures)
+
+
+def _print_comparison(result: Comparison, metric: str) -> None:
+    document = result.to_dict()
+    intervals = document["ci"]
+    rows = []
+    for name, value in document.items():
+        if name in ("ci", "compatible"):
+            continue
+        low, high = intervals.get(name, (None, None))
+        interval = "" if low is None else f"{percent(low)} … {percent(high)}"
+        rows.append([name.replace("_", " "), percent(value), interval])
+    verdict = "cross is above old self: the new encoder may search the old gallery"
+    if not document["compatible"]:
+        verdict = "cross is not above old self: the new encoder would search the old gallery worse"
+    print_table(f"old against new, {metric}", ["", "%", "95 % interval"], rows, note=verdict)

@@ -1,0 +1,295 @@
+"""The command line as people use it: output, exit codes, --json, help."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from midspan import Embeddings, Space
+from midspan.cli import app, main
+
+Result = tuple[int, str, str]  # exit code, stdout, stderr
+Run = Callable[..., Result]
+
+RUN_FILE = """
+[data]
+name = "digits"
+
+[encoder]
+backbone = "small-cnn"
+dim = 16
+
+[train]
+epochs = 1
+batch_size = 64
+"""
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def call(*words: object) -> Result:
+        monkeypatch.setattr(sys, "argv", ["midspan", *map(str, words)])
+        code = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from midspan.training import train
+
+    folder = tmp_path_factory.mktemp("cli")
+    (folder / "run.toml").write_text(RUN_FILE)
+    train(folder / "run.toml", out=folder / "runs" / "first", progress=False)
+    return folder
+
+
+def vectors(path: Path, *, seed: int = 0, labels: bool = True, space: str = "v") -> Path:
+    rng = np.random.default_rng(seed)
+    classes = np.arange(40) % 8
+    centres = np.random.default_rng(99).normal(size=(8, 12))
+    Embeddings(
+        ids=np.array([f"i{n:02d}" for n in range(40)]),
+        vectors=(centres[classes] + 0.8 * rng.normal(size=(40, 12))).astype(np.float32),
+        space=Space(space, 12),
+        columns={"labels": classes} if labels else {},
+    ).save(path)
+    return path
+
+
+def test_help_names_every_verb(run: Run) -> None:
+    code, out, _ = run("--help")
+    assert code == 0
+    for command in app.registered_commands:
+        assert command.name is not None
+        assert re.search(rf"\b{command.name}\b", out), command.name
+    assert "Start here" in out
+
+
+def test_every_verb_has_help_and_json(run: Run) -> None:
+    for command in app.registered_commands:
+        code, out, _ = run(command.name, "--help")
+        assert code == 0
+        assert "--json" in out, command.name
+        assert command.callback is not None
+        assert (command.callback.__doc__ or "").strip(), command.name
+
+
+def test_version(run: Run) -> None:
+    from midspan import __version__
+
+    assert run("--version")[1].strip() == f"midspan {__version__}"
+
+
+def test_train_prints_one_json_document(run: Run, trained: Path, tmp_path: Path) -> None:
+    code, out, err = run("train", trained / "run.toml", "--out", tmp_path / "r", "--json")
+    assert code == 0
+    document = json.loads(out)
+    assert 0 < document["scores"]["self"] <= 1
+    assert "train:" in err  # progress goes elsewhere
+
+
+def test_train_for_people_and_changes(run: Run, trained: Path, tmp_path: Path) -> None:
+    code, out, _ = run(
+        "train", trained / "run.toml", "--out", tmp_path / "r", "--set", "encoder.dim=8"
+    )
+    assert code == 0
+    assert "recall@1" in out
+    assert "run folder" in out
+    code, _, err = run("train", trained / "run.toml", "--set", "train.epoch=8")
+    assert code == 1
+    assert err.strip().endswith("did you mean 'epochs'?")
+
+
+def test_known_errors_are_one_line_and_exit_1(run: Run, tmp_path: Path) -> None:
+    code, out, err = run("train", tmp_path / "none.toml")
+    assert code == 1
+    assert out == ""
+    assert err.count("\n") == 1
+    assert err.startswith("error: ")
+    code, out, _ = run("train", tmp_path / "none.toml", "--json")
+    assert code == 1
+    assert json.loads(out)["error"]["type"] == "ConfigError"
+
+
+def test_runs(run: Run, trained: Path) -> None:
+    code, out, _ = run("runs", trained / "runs", "--json")
+    assert code == 0
+    (only,) = json.loads(out)["runs"]
+    assert (only["state"], only["method"]) == ("finished", "independent")
+    assert "finished" in run("runs", trained / "runs")[1]
+
+
+def test_embed_folder_with_a_broken_image(run: Run, trained: Path, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for name in ("a/1.png", "a/2.png", "b/1.png"):
+        path = tmp_path / "photos" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 255, (9, 9), dtype=np.uint8)).save(path)
+    (tmp_path / "photos" / "b" / "2.jpg").write_bytes(b"\xff\xd8\xff no jpeg")
+    arguments = ["embed", trained / "runs" / "first", tmp_path / "photos"]
+    code, out, _ = run(*arguments, "--out", tmp_path / "e.npz", "--json")
+    assert code == 0
+    document = json.loads(out)
+    assert document["items"] == 3
+    assert [Path(path).name for path, _ in document["skipped"]] == ["2.jpg"]
+    loaded = Embeddings.load(tmp_path / "e.npz")
+    assert loaded.space.fingerprint == document["space"]["fingerprint"]
+    code, out, _ = run(*arguments, "--out", tmp_path / "e.npz")
+    assert "2.jpg" in out
+    code, _, err = run(*arguments, "--out", tmp_path / "f.npz", "--strict")
+    assert code == 1
+    assert "2.jpg" in err
+    assert not (tmp_path / "f.npz").exists()
+
+
+def test_embed_a_broken_encoder_or_nothing(run: Run, trained: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for encoder, images in (
+        (trained / "runs" / "first", tmp_path / "empty"),
+        (trained / "runs" / "first", tmp_path / "none"),
+        (tmp_path / "empty", tmp_path / "empty"),
+    ):
+        code, out, err = run("embed", encoder, images, "--out", tmp_path / "e.npz")
+        assert code == 1
+        assert err.startswith("error: ")
+        assert not (tmp_path / "e.npz").exists()
+
+
+def test_eval_json_contract(run: Run, tmp_path: Path) -> None:
+    path = vectors(tmp_path / "q.npz")
+    code, out, _ = run("eval", "--query", path, "--metrics", "map,recall@1,map@r", "--json")
+    assert code == 0
+    document = json.loads(out)
+    assert set(document) == {"protocol", "n_queries", "n_gallery", "metrics"}
+    assert document["protocol"] == "leave-one-out"
+    assert set(document["metrics"]) == {"map", "recall@1", "map@r"}
+    assert all(0 < value <= 1 for value in document["metrics"].values())
+    assert "map" in run("eval", "--query", path)[1]
+
+
+def test_eval_refuses_two_spaces_unless_told(run: Run, tmp_path: Path) -> None:
+    query = vectors(tmp_path / "q.npz", space="one")
+    gallery = vectors(tmp_path / "g.npz", space="two", seed=1)
+    code, _, err = run("eval", "--query", query, "--gallery", gallery)
+    assert code == 1
+    assert "--direct" in err
+    code, out, _ = run("eval", "--query", query, "--gallery", gallery, "--direct", "--json")
+    assert code == 0
+    assert json.loads(out)["n_gallery"] == 40
+
+
+def test_eval_mistakes(run: Run, tmp_path: Path) -> None:
+    path = vectors(tmp_path / "q.npz")
+    for words in (
+        ["--metrics", "mapp"],
+        ["--protocol", "market"],
+        ["--metrics", "recall@0"],
+    ):
+        code, _, err = run("eval", "--query", path, *words)
+        assert code == 1, words
+        assert err.startswith("error: ")
+    bare = vectors(tmp_path / "bare.npz", labels=False)
+    code, _, err = run("eval", "--query", bare)
+    assert code == 1
+    assert "labels" in err
+
+
+def test_compare_json_contract(run: Run, tmp_path: Path) -> None:
+    old = vectors(tmp_path / "o.npz", seed=0, space="old")
+    new = vectors(tmp_path / "n.npz", seed=1, space="new")
+    upper = vectors(tmp_path / "u.npz", seed=2, space="upper")
+    words: list[Any] = ["compare", "--old", old, "--new", new, "--metric", "map"]
+    code, out, _ = run(*words, "--upper", upper, "--direct", "--json")
+    assert code == 0
+    document = json.loads(out)
+    assert set(document) == {
+        "old_self",
+        "new_self",
+        "cross",
+        "upper_self",
+        "update_gain",
+        "perf_gain",
+        "upgrade_gain",
+        "p_up",
+        "p_comp",
+        "p_1",
+        "negative_flips",
+        "positive_flips",
+        "compatible",
+        "ci",
+    }
+    assert document["compatible"] == (document["cross"] > document["old_self"])
+    without = json.loads(run(*words, "--json")[1])
+    assert without["upper_self"] is None
+    assert without["old_self"] == document["old_self"]
+    code, out, _ = run(*words, "--page", tmp_path / "page.html")
+    assert code == 0
+    assert "old self" in out
+    assert (tmp_path / "page.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+def test_compare_wants_one_way(run: Run, tmp_path: Path) -> None:
+    path = vectors(tmp_path / "o.npz")
+    code, _, err = run("compare", "--old", path, "--new", path, "--direct", "--bridge", "b")
+    assert code == 1
+    assert "exclude each other" in err
+
+
+def test_doctor(run: Run) -> None:
+    code, out, _ = run("doctor", "--json")
+    assert code == 0
+    document = json.loads(out)
+    states = {entry["name"]: entry["state"] for entry in document["libraries"]}
+    assert states["torch"] == "ok"
+    assert document["devices"]["torch threads"] >= 1
+    assert "libraries" in run("doctor")[1]
+
+
+@pytest.mark.slow
+def test_ctrl_c_exits_130_and_resumes(trained: Path, tmp_path: Path) -> None:
+    import signal
+    import time
+
+    words = [
+        sys.executable,
+        "-c",
+        "from midspan.cli import main; main()",
+        "train",
+        str(trained / "run.toml"),
+        "--out",
+        str(tmp_path / "r"),
+        "--set",
+        "train.epochs=200",
+        "--json",
+    ]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    log = tmp_path / "r" / "log.jsonl"
+    deadline = time.monotonic() + 120
+    while not log.exists():
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "the same command goes on" in err
+    assert json.loads(out)["error"]["type"] == "Interrupted"
+    assert (tmp_path / "r" / "checkpoint.safetensors").exists()

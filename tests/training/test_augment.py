@@ -1,0 +1,72 @@
+"""Augmentations keep shapes, follow the generator, and do what they say."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from midspan.errors import ConfigError
+from midspan.training.augment import AUGMENTATIONS, affine, chain, erase, flip, light
+
+
+def images() -> torch.Tensor:
+    return torch.randn(16, 3, 12, 10, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("name", AUGMENTATIONS)
+def test_shape_seed_and_effect(name: str) -> None:
+    (augment,) = chain([name])
+    before = images()
+    first = augment(before, torch.Generator().manual_seed(1))
+    again = augment(before, torch.Generator().manual_seed(1))
+    other = augment(before, torch.Generator().manual_seed(2))
+    assert first.shape == before.shape
+    torch.testing.assert_close(first, again, rtol=0, atol=0)
+    assert not torch.equal(first, other)
+    torch.testing.assert_close(before, images())  # the input is left alone
+
+
+def test_flip_is_the_mirror_image_or_nothing() -> None:
+    before = images()
+    after = flip(before, torch.Generator().manual_seed(3))
+    mirrored = [torch.equal(a, b.flip(2)) for a, b in zip(after, before, strict=True)]
+    same = [torch.equal(a, b) for a, b in zip(after, before, strict=True)]
+    assert all(m != s for m, s in zip(mirrored, same, strict=True))
+    assert 0 < sum(mirrored) < 16
+
+
+def test_erase_blanks_one_box() -> None:
+    before = torch.ones(64, 1, 20, 20)
+    after = erase(before, torch.Generator().manual_seed(0))
+    blank = (after == 0).flatten(1).sum(1)
+    touched = blank > 0
+    assert 16 < int(touched.sum()) < 48
+    assert int(blank.max()) <= 9 * 9  # 40 % of each side, and rounding
+    hole = (after[touched][0, 0] == 0).nonzero()
+    low, high = hole.min(0).values, hole.max(0).values
+    assert len(hole) == int((high - low + 1).prod())  # a full rectangle
+
+
+def test_affine_moves_by_little() -> None:
+    before = torch.zeros(32, 1, 21, 21)
+    before[:, :, 10, 10] = 1.0
+    after = affine(before, torch.Generator().manual_seed(0))
+    place = after.flatten(1).argmax(1)
+    rows, columns = place // 21, place % 21
+    assert int((rows - 10).abs().max()) <= 4
+    assert int((columns - 10).abs().max()) <= 4
+    assert len(set(place.tolist())) > 5
+
+
+def test_light_is_affine_in_the_values() -> None:
+    before = images()
+    after = light(before, torch.Generator().manual_seed(0))
+    for x, y in zip(before, after, strict=True):
+        slope = (y.max() - y.min()) / (x.max() - x.min())
+        assert 0.7 <= float(slope) <= 1.3
+        torch.testing.assert_close(y, slope * (x - x.mean()) + y.mean(), rtol=1e-4, atol=1e-4)
+
+
+def test_unknown_augmentation() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'affine'"):
+        chain(["afine"])

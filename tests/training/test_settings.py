@@ -1,0 +1,97 @@
+"""Run files: read, checked, changed from outside, written again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from midspan.errors import ConfigError
+from midspan.training.settings import RunConfig, to_toml
+
+TEXT = """
+seed = 3
+
+[data]
+name = "npz"
+path = "images.npz"
+
+[encoder]
+dim = 32
+
+[train]
+epochs = 2
+augment = ["affine", "flip"]
+lr = 1
+
+[old]
+run = "../old"
+"""
+
+
+def write(folder: Path, text: str = TEXT) -> Path:
+    path = folder / "my-run.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_defaults_types_and_paths(tmp_path: Path) -> None:
+    config = RunConfig.load(write(tmp_path))
+    assert (config.name, config.seed) == ("my-run", 3)
+    assert config.train.augment == ("affine", "flip")
+    assert config.train.lr == 1.0
+    assert config.encoder.backbone == "small-resnet"
+    assert config.method["name"] == "independent"
+    assert config.data["path"] == str(tmp_path / "images.npz")
+    assert config.old is not None
+    assert config.old.run == str(tmp_path / "../old")
+
+
+def test_changes_from_the_command_line(tmp_path: Path) -> None:
+    config = RunConfig.load(
+        write(tmp_path),
+        changes=["train.epochs=7", "method.name=bct", "data.path=here.npz", "seed=9"],
+    )
+    assert config.train.epochs == 7
+    assert config.method["name"] == "bct"
+    assert config.data["path"] == "here.npz"  # meant from where we are
+    assert config.seed == 9
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[data]\nname='npz'\n[trian]\nepochs=1", "no section or setting 'trian'"),
+        ("[data]\nname='npz'\n[train]\nepoch=1", "no setting 'epoch'; did you mean 'epochs'"),
+        ("[data]\nname='npz'\n[train]\nepochs=0", r"epochs = 0 is out of range"),
+        ("[data]\nname='npz'\n[train]\nlr=-1.0", "lr = -1.0 is out of range"),
+        ("[data]\nname='npz'\n[train]\nsampler='all'", "one of 'shuffled', 'balanced'"),
+        ("seed=1", r"\[data\] is missing"),
+        ("seed='x'\n[data]\nname='npz'", "'seed' wants int"),
+        ("[data]\nname='npz'\n[old]\n", "either run"),
+        ("[data]\nname='npz'\n[allocation]\nkind='open-data'", "wants a value for 'part'"),
+    ],
+)
+def test_mistakes_are_named(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        RunConfig.load(write(tmp_path, text))
+
+
+@pytest.mark.parametrize("change", ["epochs", "train.epochs", ".=3"])
+def test_bad_changes(tmp_path: Path, change: str) -> None:
+    with pytest.raises(ConfigError):
+        RunConfig.load(write(tmp_path), changes=[change])
+
+
+def test_written_and_read_again(tmp_path: Path) -> None:
+    raw = {
+        "name": 'quote " and ü',
+        "seed": 1,
+        "data": {"name": "npz", "path": "a\\b.npz"},
+        "encoder": {"dim": 8, "settings": {"hidden": 4, "flag": True}},
+        "train": {"lr": 1e-05, "augment": ["affine"]},
+    }
+    path = write(tmp_path, to_toml(raw))
+    from midspan.config import read_toml
+
+    assert read_toml(path) == raw
