@@ -1,0 +1,111 @@
+"""Flips: queries that were right before and are wrong now (negative), and the reverse (positive).
+
+A mean can rise while a part of the queries gets worse; flips show that part. Two definitions:
+a hit among the first k that is lost, and an average precision that drops by more than epsilon.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from midspan.errors import EvaluationError
+from midspan.evaluation.bootstrap import bootstrap_ci
+from midspan.evaluation.scores import BoolArray, FloatArray64
+from midspan.spaces import Column
+
+
+@dataclass(frozen=True, slots=True)
+class Flips:
+    """Shares of the queries that have an answer.
+
+    For hits, accuracy after − accuracy before = positive − negative.
+    relative: negative flips over those expected if errors before and after were independent,
+    NFR / ((1 − ER before) · ER after); nan where that is 0.
+    """
+
+    negative: float
+    positive: float
+    relative: float
+    negative_ci: tuple[float, float]
+    positive_ci: tuple[float, float]
+    n_queries: int
+
+
+def flips(
+    before: npt.NDArray[Any], after: npt.NDArray[Any], *, n: int = 1000, seed: int = 0
+) -> Flips:
+    """From hits (Q,) of 0 and 1, as recall_at_k gives them; nan: no answer, left out."""
+    hits = _paired(before, after)
+    if not np.isin(hits, (0.0, 1.0)).all():
+        raise EvaluationError("hits are 0 or 1; for average precisions use precision_flips")
+    negative = (hits[0] == 1) & (hits[1] == 0)
+    positive = (hits[0] == 0) & (hits[1] == 1)
+    expected = hits[0].mean() * (1 - hits[1].mean())
+    return _flips(negative, positive, expected=float(expected), n=n, seed=seed)
+
+
+def precision_flips(
+    before: npt.NDArray[Any],
+    after: npt.NDArray[Any],
+    *,
+    epsilon: float = 0.0,
+    n: int = 1000,
+    seed: int = 0,
+) -> Flips:
+    """From any value per query: worse (better) by more than epsilon."""
+    if not epsilon >= 0:
+        raise EvaluationError(f"epsilon = {epsilon}; wanted 0 or more")
+    values = _paired(before, after)
+    negative, positive = values[1] < values[0] - epsilon, values[1] > values[0] + epsilon
+    return _flips(negative, positive, expected=float("nan"), n=n, seed=seed)
+
+
+def flips_by_group(
+    before: npt.NDArray[Any],
+    after: npt.NDArray[Any],
+    groups: Column,
+    *,
+    n: int = 1000,
+    seed: int = 0,
+) -> dict[str, Flips]:
+    """Flips of hits inside each group of queries (class, country …) that has an answered query."""
+    first, second, names = np.asarray(before), np.asarray(after), np.asarray(groups)
+    if names.shape != first.shape:
+        raise EvaluationError(f"{names.shape} group names for {first.shape} queries")
+    answered = np.isfinite(first.astype(float)) & np.isfinite(second.astype(float))
+    return {
+        str(name): flips(first[names == name], second[names == name], n=n, seed=seed)
+        for name in np.unique(names[answered]).tolist()
+    }
+
+
+def _paired(before: npt.NDArray[Any], after: npt.NDArray[Any]) -> FloatArray64:
+    """(2, Q) of the queries that both answer."""
+    first, second = np.asarray(before, dtype=float), np.asarray(after, dtype=float)
+    if first.shape != second.shape or first.ndim != 1:
+        raise EvaluationError(
+            f"{first.shape} values before and {second.shape} after; wanted the same queries, (Q,)"
+        )
+    both = np.stack([first, second])
+    both = both[:, np.isfinite(both).all(axis=0)]
+    if both.shape[1] == 0:
+        raise EvaluationError("no query has an answer both before and after")
+    return both
+
+
+def _flips(
+    negative: BoolArray, positive: BoolArray, *, expected: float, n: int, seed: int
+) -> Flips:
+    share = float(negative.mean())
+    return Flips(
+        negative=share,
+        positive=float(positive.mean()),
+        relative=share / expected if expected > 0 else float("nan"),
+        negative_ci=bootstrap_ci(negative, n=n, seed=seed),
+        positive_ci=bootstrap_ci(positive, n=n, seed=seed),
+        n_queries=len(negative),
+    )

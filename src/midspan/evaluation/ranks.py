@@ -1,0 +1,206 @@
+"""Ranks of the relevant items of every query, chunk by chunk in bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from midspan.errors import EvaluationError, VectorError
+from midspan.evaluation.counting import ranks_of
+from midspan.evaluation.relevance import NO_ROW, Ignored, Relevance, RowLists
+from midspan.evaluation.scores import as_matrix, check_metric, middle, prepare, prepared_dim
+from midspan.evaluation.search import ignored_rows
+from midspan.evaluation.threads import Threads
+from midspan.evaluation.ties import Doubles, find_doubles, id_order, inverse, quick_keys
+from midspan.spaces import Embeddings, FloatArray, IntArray, Metric, check_comparable
+
+NEVER = np.iinfo(np.int64).max  # the rank of what is not there
+SCORE_BYTES = 64 * 2**20  # scores of one chunk of queries with the whole gallery …
+MOST_SCORE_BYTES = 512 * 2**20  # … or this, before fewer than 64 queries go together
+LINES = 16  # queries that a thread takes at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Some queries and where their relevant items stand."""
+
+    queries: IntArray  # (q,)
+    ranks: IntArray  # (q, R) 0-based, ascending, filled up with NEVER
+    n: IntArray  # (q,) relevant items
+
+
+def relevant_ranks(
+    query: Embeddings | npt.NDArray[Any],
+    gallery: Embeddings | npt.NDArray[Any],
+    *,
+    relevant: Relevance | Sequence[Any],
+    metric: Metric | None = None,
+    direct: bool = False,
+    exclude: npt.NDArray[Any] | None = None,
+    ignore: Sequence[npt.NDArray[Any]] | None = None,
+    ignore_codes: tuple[npt.NDArray[Any], npt.NDArray[Any]] | None = None,
+) -> tuple[IntArray, IntArray]:
+    """((Q, R) ranks, (Q,) n): the 0-based ranks of each query's relevant items, and their number.
+
+    Ranks are ascending and filled up with NEVER. relevant: a list of gallery rows for each query,
+    or SameLabel. The rest is as in `search_exact`: ignored rows are taken out before ranks are
+    counted (and are not relevant), equal scores stand in the order of ids or rows.
+    """
+    scorer = Scorer.of(query, gallery, metric=metric, direct=direct)
+    ignored = ignored_rows(
+        exclude=exclude,
+        ignore=ignore,
+        ignore_codes=ignore_codes,
+        n_queries=len(scorer.queries),
+        n_gallery=scorer.n_gallery,
+    )
+    if isinstance(relevant, Sequence):
+        if len(relevant) != len(scorer.queries):
+            raise EvaluationError(f"{len(relevant)} lists for {len(scorer.queries)} queries")
+        relevant = RowLists.of(relevant, n_gallery=scorer.n_gallery, what="relevant lists")
+    width = int(relevant.counts.max(initial=0))
+    ranks = np.full((len(scorer.queries), width), NEVER, dtype=np.int64)
+    n = np.zeros(len(scorer.queries), dtype=np.int64)
+    for chunk in rank_chunks(scorer, relevant=relevant, ignored=ignored):
+        ranks[chunk.queries, : chunk.ranks.shape[1]] = chunk.ranks
+        n[chunk.queries] = chunk.n
+    return ranks, n
+
+
+@dataclass(frozen=True, slots=True)
+class Scorer:
+    """Prepared vectors; the gallery stands in the order that decides between equal scores."""
+
+    queries: FloatArray  # (Q, D')
+    gallery: FloatArray  # (G, D'), by column
+    columns: IntArray | None  # (G,) column of each gallery row; None: the row itself
+    doubles: Doubles  # by column
+    n_gallery: int
+
+    @classmethod
+    def of(
+        cls,
+        query: Embeddings | npt.NDArray[Any],
+        gallery: Embeddings | npt.NDArray[Any],
+        *,
+        metric: Metric | None,
+        direct: bool,
+    ) -> Scorer:
+        both = isinstance(query, Embeddings) and isinstance(gallery, Embeddings)
+        if both and not direct:
+            check_comparable(query.space, gallery.space)  # type: ignore[union-attr]
+        if metric is None:
+            metric = query.space.metric if isinstance(query, Embeddings) else "cosine"
+        check_metric(metric)
+        q, g = vectors_of(query, what="query"), vectors_of(gallery, what="gallery")
+        if q.shape[1] != g.shape[1]:
+            raise VectorError(f"query has {q.shape[1]} dimensions, gallery {g.shape[1]}")
+        centre = middle(q, metric=metric)
+        order = id_order(gallery.ids if isinstance(gallery, Embeddings) else None)
+        prepared = np.empty((len(g), prepared_dim(g.shape[1], metric=metric)), dtype=np.float32)
+        keys = np.empty(len(g), dtype=np.uint64)
+
+        def raw(start: int, stop: int) -> npt.NDArray[Any]:
+            return g[start:stop] if order is None else g[order[start:stop]]
+
+        def work(start: int, stop: int) -> None:
+            rows = raw(start, stop)
+            prepare(
+                rows, metric=metric, what="gallery", side="gallery", centre=centre,
+                first_row=start, out=prepared[start:stop],
+            )  # fmt: skip
+            keys[start:stop] = quick_keys(rows)
+
+        with Threads() as threads:
+            threads.spread(work, len(g), step=2048)
+        return cls(
+            queries=prepare(q, metric=metric, what="query", side="query", centre=centre),
+            gallery=prepared,
+            columns=None if order is None else inverse(order),
+            doubles=find_doubles(keys, lambda: (raw(i, i + 2048) for i in range(0, len(g), 2048))),
+            n_gallery=len(g),
+        )
+
+    def column(self, rows: IntArray) -> IntArray:
+        return rows if self.columns is None else self.columns[rows]
+
+    def scores(self, queries: IntArray, out: FloatArray) -> FloatArray:
+        """(q, G) by column, in the room that `out` gives."""
+        shape = len(queries), len(self.gallery)
+        scores = out[: shape[0] * shape[1]].reshape(shape)
+        np.matmul(self.queries[queries], self.gallery.T, out=scores)
+        if len(self.doubles):
+            scores[:, self.doubles.rows] = scores[:, self.doubles.firsts]
+        return scores
+
+
+def vectors_of(items: Embeddings | npt.NDArray[Any], *, what: str) -> npt.NDArray[Any]:
+    return items.vectors if isinstance(items, Embeddings) else as_matrix(items, what=what)
+
+
+def queries_at_once(n_gallery: int) -> int:
+    line = 4 * max(1, n_gallery)
+    fewest = max(1, min(64, MOST_SCORE_BYTES // line))
+    return min(2048, max(fewest, SCORE_BYTES // line))
+
+
+def rank_chunks(scorer: Scorer, *, relevant: Relevance, ignored: Ignored) -> Iterator[Chunk]:
+    """All queries, those with similar numbers of relevant items together."""
+    counts = relevant.counts
+    by_count = np.argsort(-counts, kind="stable")
+    asked = by_count[counts[by_count] > 0]
+    at_once = queries_at_once(scorer.n_gallery)
+    room = np.empty(min(at_once, len(asked)) * scorer.n_gallery, dtype=np.float32)
+    with Threads() as threads:
+        for start in range(0, len(asked), at_once):
+            queries = asked[start : start + at_once]
+            rows = countable(relevant, ignored, queries)
+            scores = scorer.scores(queries, room)
+            columns, thresholds = ranked_items(scorer, rows, scores)
+            ignored.blank(scores, queries, scorer.columns)
+            ranks = np.zeros(rows.shape, dtype=np.int64)
+            work = partial(_rank_lines, ranks, scores, thresholds, columns)
+            threads.spread(work, len(queries), step=LINES)
+            ranks[rows == NO_ROW] = NEVER
+            ranks.sort(axis=1)
+            yield Chunk(queries=queries, ranks=ranks, n=(rows != NO_ROW).sum(axis=1))
+    nothing = by_count[counts[by_count] == 0]
+    yield Chunk(
+        queries=nothing,
+        ranks=np.empty((len(nothing), 0), dtype=np.int64),
+        n=np.zeros(len(nothing), dtype=np.int64),
+    )
+
+
+def _rank_lines(  # noqa: PLR0917 (bound with partial)
+    ranks: IntArray,
+    scores: FloatArray,
+    thresholds: FloatArray,
+    columns: IntArray,
+    start: int,
+    stop: int,
+) -> None:
+    width = int((columns[start:stop] != NO_ROW).sum(axis=1).max(initial=0))
+    here = slice(start, stop), slice(0, width)
+    ranks[here] = ranks_of(scores[start:stop], thresholds[here], columns[here])
+
+
+def countable(relevant: Relevance, ignored: Ignored, queries: IntArray) -> IntArray:
+    """(q, R) relevant rows that are not ignored, first on their lines; the rest is NO_ROW."""
+    rows = relevant.padded(queries)
+    line, place = np.nonzero(rows != NO_ROW)
+    drop = ignored.has(queries[line], rows[line, place])
+    rows[line[drop], place[drop]] = NO_ROW
+    return -np.sort(-rows, axis=1)
+
+
+def ranked_items(scorer: Scorer, rows: IntArray, scores: FloatArray) -> tuple[IntArray, FloatArray]:
+    """(q, R) columns of the rows and their scores; −1 and +inf where there is no row."""
+    columns = np.where(rows == NO_ROW, NO_ROW, scorer.column(np.maximum(rows, 0)))
+    found = np.take_along_axis(scores, np.maximum(columns, 0), axis=1)
+    return columns, np.where(rows == NO_ROW, np.float32(np.inf), found)

@@ -1,0 +1,122 @@
+"""What decides between equal scores: ids (rows if there are none), and which rows are doubled.
+
+A BLAS library may give the same two vectors scores that differ in the last bit, depending on
+where in a block they stand (seen with OpenBLAS' AVX2 kernels). So gallery rows that are bit for
+bit the same are found and all take one score. Their order is then a matter of ids alone, whatever
+the block size, the number of threads and the machine. Rows that differ in a bit have scores of
+their own: the last digit decides, and the id where it agrees too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from midspan.evaluation.relevance import among
+from midspan.evaluation.scores import as_float32
+from midspan.spaces import FloatArray, IntArray, StrArray
+
+
+@dataclass(frozen=True, slots=True)
+class Doubles:
+    """Rows that are bit for bit an earlier row: rows[i], ascending, repeats firsts[i]."""
+
+    rows: IntArray
+    firsts: IntArray
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+def quick_keys(raw: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
+    """(N,) sums of each row's bits times fixed odd numbers; equal rows have equal keys."""
+    block = as_float32(raw)
+    if block.shape[1] % 2:
+        block = np.pad(block, ((0, 0), (0, 1)))
+    words = block.view(np.uint64)  # (N, D / 2)
+    factors = np.random.default_rng(0).integers(2**63, size=words.shape[1], dtype=np.uint64) * 2 + 1
+    keys: npt.NDArray[np.uint64] = np.einsum("nd,d->n", words, factors)
+    return keys
+
+
+def find_doubles(
+    keys: npt.NDArray[np.uint64], read: Callable[[], Iterable[npt.NDArray[Any]]]
+) -> Doubles:
+    """Doubled rows, given the quick keys of all rows.
+
+    read() gives the rows again, in blocks; it is called only if two keys agree.
+    """
+    ordered = np.sort(keys)
+    twice = ordered[1:][ordered[1:] == ordered[:-1]]
+    rows: list[int] = []
+    firsts: list[int] = []
+    if len(twice):
+        suspects = np.isin(keys, twice)
+        first_of: dict[bytes, int] = {}
+        start = 0
+        for block in read():
+            for i in np.flatnonzero(suspects[start : start + len(block)]).tolist():
+                vector = as_float32(block[i])
+                digest = hashlib.blake2b(vector.tobytes(), digest_size=16).digest()
+                first = first_of.setdefault(digest, start + i)
+                if first != start + i:
+                    rows.append(start + i)
+                    firsts.append(first)
+            start += len(block)
+    return Doubles(np.array(rows, dtype=np.int64), np.array(firsts, dtype=np.int64))
+
+
+def id_order(ids: StrArray | None) -> IntArray | None:
+    """Rows in the order of their ids; None if they stand in it already, or have no ids."""
+    if ids is None or len(ids) < 2 or bool((ids[1:] > ids[:-1]).all()):
+        return None
+    return np.argsort(ids, kind="stable")
+
+
+def inverse(order: IntArray) -> IntArray:
+    """Place of each row, where order[place] is the row."""
+    places = np.empty(len(order), dtype=np.int64)
+    places[order] = np.arange(len(order))
+    return places
+
+
+class Groups:
+    """Rows that are one and the same vector, by the first of them."""
+
+    def __init__(self, doubles: Doubles) -> None:
+        rows = np.concatenate([doubles.rows, np.unique(doubles.firsts)])
+        firsts = np.concatenate([doubles.firsts, np.unique(doubles.firsts)])
+        self.rows = np.sort(rows)
+        self.first_of = firsts[np.argsort(rows)]
+        self.firsts, self.counts = np.unique(firsts, return_counts=True)
+        self.starts = np.cumsum(self.counts) - self.counts
+        self.members = rows[np.lexsort((rows, firsts))]
+
+    def unfold(
+        self, line: IntArray, rows: IntArray, scores: FloatArray
+    ) -> tuple[IntArray, IntArray, FloatArray]:
+        """Every group that has a row on a line comes whole, with the best score of those rows.
+
+        All three are (n,); rows without a double stay as they are. line is ascending before and
+        afterwards.
+        """
+        within = among(rows, self.rows)
+        first = self.first_of[np.searchsorted(self.rows, rows[within])]
+        pair = np.stack([line[within], first], axis=1)
+        unique, which = np.unique(pair, axis=0, return_inverse=True)
+        best = np.full(len(unique), -np.inf, dtype=np.float32)
+        np.maximum.at(best, which.reshape(-1), scores[within])
+        group = np.searchsorted(self.firsts, unique[:, 1])
+        counts = self.counts[group]
+        nth = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        members = self.members[np.repeat(self.starts[group], counts) + nth]
+        all_lines = np.concatenate([line[~within], np.repeat(unique[:, 0], counts)])
+        all_rows = np.concatenate([rows[~within], members])
+        all_scores = np.concatenate([scores[~within], np.repeat(best, counts)])
+        order = np.argsort(all_lines, kind="stable")
+        return all_lines[order], all_rows[order], all_scores[order]
