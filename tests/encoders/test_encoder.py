@@ -245,7 +245,7 @@ def test_the_item_in_the_middle_is_named(encoder: Encoder, image_set: ImageSet) 
             return torch.where(bright[:, None], torch.inf, torch.ones(len(x), 16))
 
     encoder.forward = Explodes().forward  # type: ignore[method-assign]
-    level = image_set.source.load(  # type: ignore[call-arg]
+    level = image_set.source.load(
         np.arange(30), height=32, width=32, channels=3, fit="squash"
     ).mean(axis=(1, 2, 3))
     first = int(np.flatnonzero(level / 255 * 2 - 1 > -0.2)[0])

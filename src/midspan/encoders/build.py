@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -37,7 +38,8 @@ def build_encoder(
 
     backbone: a name in BACKBONES, "hf:<model>" or "timm:<model>"; settings: its own settings.
     dim: 128, or the backbone's features for the head "none". size, channels: of the input images,
-    by default the backbone's own; preprocessing: all of it by hand. seed: for the random weights;
+    by default the backbone's own; preprocessing: all of it by hand. name: by default the
+    backbone's, without the folder it was loaded from. seed: for the random weights;
     without one they come from torch's global generator.
     """
     section = {**parse_backbone(backbone), **(settings or {})}
@@ -53,7 +55,7 @@ def build_encoder(
             dim = network.features if head == "none" else DIM
         top: Head = look_up(HEADS, head, what="head")(features=network.features, dim=dim)
     encoder = Encoder(
-        name=name or backbone,
+        name=name or _plain_name(backbone),
         backbone=network,
         head=top,
         preprocessing=own,
@@ -96,6 +98,12 @@ def _check_preprocessing(
             f"the preprocessing makes {given.channels} channels, backbone {backbone!r} takes "
             f"{own.channels}"
         )
+
+
+def _plain_name(backbone: str) -> str:
+    """Names travel with vectors; the paths of this machine should not."""
+    where = Path(backbone.rpartition(":")[2])
+    return where.name if where.name and where.is_dir() else backbone
 
 
 @contextlib.contextmanager

@@ -55,7 +55,7 @@ def _load_torch(text: str, path: Path) -> Encoder:
     if scheme in ("hf", "timm") or text in _PRETRAINED:
         from midspan.encoders.build import build_encoder
 
-        return build_encoder(backbone=text, head="none", name=text)
+        return build_encoder(backbone=text, head="none")
     raise EncoderError(
         f"no encoder at {text!r}: there is no such folder or file, and it is none of "
         f"hf-hub:<org/repo>, hf:<model>, timm:<model>, {', '.join(_PRETRAINED)}"

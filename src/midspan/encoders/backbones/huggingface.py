@@ -214,21 +214,27 @@ def _find_file(model: str, name: str, *, revision: str | None) -> Path | None:
 
 
 def _import_transformers() -> Any:
-    """transformers, also beside a torchvision that was built for another torch and cannot load."""
-    if "transformers" not in sys.modules:
-        try:
-            importlib.import_module("torchvision")
-        except ModuleNotFoundError:
-            pass
-        except Exception:
-            # transformers looks whether it is installed, then fails on it: say that it is not
-            sys.modules["torchvision"] = None  # type: ignore[assignment]
+    """transformers, also beside a torchvision that was built for another torch and cannot load.
+
+    transformers asks only whether it is installed, and then fails on it; so say that it is not.
+    """
+    blocked = False
     try:
-        return importlib.import_module("transformers")
+        importlib.import_module("torchvision")
+    except ModuleNotFoundError:
+        pass
+    except Exception:
+        sys.modules["torchvision"] = None  # type: ignore[assignment]
+        blocked = True
+    try:
+        transformers = importlib.import_module("transformers")
     except ModuleNotFoundError as error:
         raise MissingDependency(
             "transformers", extra="hub", wanted_for="an hf: backbone"
         ) from error
+    if blocked:  # it may have asked before
+        transformers.utils.is_torchvision_available.cache_clear()
+    return transformers
 
 
 @contextlib.contextmanager

@@ -37,7 +37,8 @@ class Timm(Backbone):
             )
         except Exception as error:  # unknown name, no network, no weights for it …
             raise EncoderError(f"timm has no model {model!r} to give ({error})") from error
-        self.model = model
+        # "local-dir:…" and "hf-hub:…" say where it was; what it is must do to rebuild it
+        self.model = self.network.pretrained_cfg["architecture"] if ":" in model else model
         self.channels = channels
         self.pooled = pooled
         size = self.preprocessing(size=None)

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from midspan.data.decode import Pixels
+from midspan.encoders import build_encoder
+from midspan.errors import EncoderError, SpaceMismatch
+from midspan.spaces import Embeddings, FloatArray, Space
+
+
+def features(*, dim: int = 6, name: str = "foundation") -> Embeddings:
+    vectors: FloatArray = np.random.default_rng(0).standard_normal((5, dim)).astype(np.float32)
+    return Embeddings(
+        ids=np.array(list("abcde")),
+        vectors=vectors,
+        space=Space(name, dim),
+        columns={"labels": np.arange(5)},
+    )
+
+
+def test_identity_without_a_head_only_normalises() -> None:
+    encoder = build_encoder(backbone="vectors", head="none", settings={"inputs": 6})
+    source = features()
+    found = encoder.embed(source, progress=False)
+    np.testing.assert_allclose(found.vectors, source.normalised().vectors, atol=1e-6)
+    assert found.ids.tolist() == list("abcde")
+    assert found.labels is not None
+    assert found.labels.tolist() == [0, 1, 2, 3, 4]
+    assert not found.space.same_as(source.space)
+    assert not encoder.takes_images
+    with pytest.raises(EncoderError, match="has no preprocessing"):
+        _ = encoder.preprocessing
+
+
+def test_a_linear_head_is_one_matrix() -> None:
+    encoder = build_encoder(backbone="vectors", dim=3, seed=0, settings={"inputs": 6})
+    weights = encoder.state_dict()
+    source = features()
+    raw = source.vectors @ weights["head.project.weight"].numpy().T
+    raw = raw + weights["head.project.bias"].numpy()
+    want = raw / np.linalg.norm(raw, axis=1, keepdims=True)
+    np.testing.assert_allclose(encoder.embed(source, progress=False).vectors, want, atol=1e-6)
+
+
+def test_a_plain_array_will_do() -> None:
+    encoder = build_encoder(backbone="vectors", dim=3, seed=0, settings={"inputs": 6})
+    doubles = features().vectors.astype(np.float64)
+    found = encoder.embed(doubles, ids=list("vwxyz"), progress=False)
+    want = encoder.embed(features(), progress=False)
+    assert found.ids.tolist() == list("vwxyz")
+    np.testing.assert_allclose(found.vectors, want.vectors, atol=1e-6)
+
+
+def test_wrong_input_is_named(images: Pixels) -> None:
+    encoder = build_encoder(backbone="vectors", name="top", settings={"inputs": 4})
+    with pytest.raises(
+        EncoderError, match=r"'top' takes float vectors \(N, 4\), got float32\(5, 6\)"
+    ):
+        encoder.embed(features(), progress=False)
+    with pytest.raises(EncoderError, match=r"takes float vectors"):
+        encoder.embed(np.zeros((2, 4), dtype=np.int64), progress=False)
+    with pytest.raises(EncoderError, match=r"takes float vectors"):
+        encoder.embed(images, progress=False)
+    with pytest.raises(EncoderError, match="not a str"):
+        encoder.embed("photos", progress=False)  # type: ignore[arg-type]
+
+
+def test_vectors_of_another_space_are_refused_if_it_was_told() -> None:
+    mine = features()
+    settings = {"inputs": 6, "source": mine.space.fingerprint}
+    encoder = build_encoder(backbone="vectors", settings=settings)
+    encoder.embed(mine, progress=False)
+    with pytest.raises(SpaceMismatch, match="'other'"):
+        encoder.embed(features(name="other"), progress=False)
+    anywhere = build_encoder(backbone="vectors", settings={"inputs": 6})
+    anywhere.load_state_dict(encoder.state_dict())
+    assert anywhere.fingerprint() != encoder.fingerprint()
+
+
+def test_nan_vectors_do_not_pass() -> None:
+    encoder = build_encoder(backbone="vectors", settings={"inputs": 6})
+    broken: NDArray[np.float32] = features().vectors.copy()
+    broken[2, 3] = np.nan
+    with pytest.raises(EncoderError, match="NaN or infinite values for 'c'"):
+        encoder.embed(broken, ids=list("abcde"), progress=False)

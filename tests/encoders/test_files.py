@@ -1,0 +1,289 @@
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+
+from midspan.data.decode import Pixels
+from midspan.encoders import Encoder, build_encoder, load_encoder
+from midspan.encoders.files import read_encoder
+from midspan.errors import EncoderError, FormatError, MidspanError
+
+
+@pytest.fixture
+def saved(encoder: Encoder, tmp_path: Path) -> Path:
+    return encoder.save(tmp_path / "run" / "encoder")
+
+
+def edit_config(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    change(config)
+    path.write_text(json.dumps(config))
+
+
+def edit_weights(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
+    path = folder / "model.safetensors"
+    weights = safetensors.torch.load_file(path)
+    change(weights)
+    safetensors.torch.save_file(weights, path)
+
+
+# ---- the good way --------------------------------------------------------------------------------
+
+
+def test_it_comes_back_as_it_was(encoder: Encoder, images: Pixels, tmp_path: Path) -> None:
+    encoder.compatible_with = ("0123", "4567")
+    encoder.train()
+    for _ in range(3):  # move the batch norm statistics too
+        encoder(encoder.preprocessing.tensor(images))
+    want = encoder.embed(images, progress=False)
+    encoder.save(tmp_path / "e")
+    again = read_encoder(tmp_path / "e")
+    assert not again.training
+    assert again.space == want.space
+    assert again.space.compatible_with == ("0123", "4567")
+    assert again.preprocessing == encoder.preprocessing
+    assert (again.embed(images, progress=False).vectors == want.vectors).all()
+    for name, tensor in encoder.state_dict().items():
+        assert torch.equal(tensor, again.state_dict()[name])
+        assert tensor.stride() == again.state_dict()[name].stride()
+
+
+def test_the_folder_is_what_the_hub_expects(saved: Path, encoder: Encoder) -> None:
+    assert sorted(path.name for path in saved.iterdir()) == [
+        "README.md",
+        "config.json",
+        "model.safetensors",
+    ]
+    card = (saved / "README.md").read_text()
+    assert card.startswith("---\nlibrary_name: midspan\n")
+    assert encoder.fingerprint() in card
+    assert "32 x 32 px" in card
+    assert [path.name for path in saved.parent.iterdir()] == ["encoder"]
+
+
+def test_a_card_for_vectors_and_old_spaces(tmp_path: Path) -> None:
+    encoder = build_encoder(backbone="vectors", normalise=False, settings={"inputs": 4})
+    encoder.compatible_with = ("feed",)
+    card = (encoder.save(tmp_path / "e") / "README.md").read_text()
+    assert "precomputed vectors" in card
+    assert "not normalised, compared by l2" in card
+    assert "`feed`" in card
+
+
+def test_a_run_folder_leads_to_its_encoder(saved: Path, encoder: Encoder) -> None:
+    assert load_encoder(saved.parent).space == encoder.space
+
+
+def test_loading_leaves_the_random_generator_alone(saved: Path) -> None:
+    torch.manual_seed(0)
+    want = torch.rand(3)
+    torch.manual_seed(0)
+    read_encoder(saved)
+    assert torch.equal(torch.rand(3), want)
+
+
+def test_saving_again_replaces_and_keeps_other_files(saved: Path, encoder: Encoder) -> None:
+    (saved / "notes.txt").write_text("mine")
+    with torch.no_grad():
+        next(encoder.parameters()).mul_(2)
+    encoder.save(saved)
+    assert read_encoder(saved).fingerprint() == encoder.fingerprint()
+    assert (saved / "notes.txt").read_text() == "mine"
+    assert [path.name for path in saved.parent.iterdir()] == ["encoder"]
+
+
+def test_a_save_that_fails_leaves_nothing_behind(
+    saved: Path, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = read_encoder(saved).fingerprint()
+    with torch.no_grad():
+        next(encoder.parameters()).mul_(2)
+
+    def full(file: int) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    for where in (saved, saved.parent / "new"):
+        with pytest.raises(OSError, match="No space left"):
+            encoder.save(where)
+    assert read_encoder(saved).fingerprint() == before
+    assert [path.name for path in saved.parent.iterdir()] == ["encoder"]
+
+
+# ---- bad folders ---------------------------------------------------------------------------------
+
+
+def test_nan_weights_are_neither_saved_nor_loaded(saved: Path, encoder: Encoder) -> None:
+    edit_weights(saved, lambda w: w["head.project.weight"].__setitem__((2, 3), torch.nan))
+    with pytest.raises(EncoderError, match=r"'head.project.weight' holds NaN"):
+        read_encoder(saved)
+    with torch.no_grad():
+        next(encoder.parameters()).fill_(torch.inf)
+    with pytest.raises(EncoderError, match=r"encoder 'tiny': tensor .* holds NaN or infinite"):
+        encoder.save(saved)
+
+
+def test_weights_of_a_sister_are_found_out(saved: Path, tmp_path: Path) -> None:
+    """Same architecture, another seed: nothing but the fingerprint can tell."""
+    sister = build_encoder(backbone="small-cnn", dim=16, seed=9, settings={"width": 8})
+    other = sister.save(tmp_path / "sister")
+    shutil.copy(other / "model.safetensors", saved / "model.safetensors")
+    with pytest.raises(EncoderError, match="changed or replaced"):
+        read_encoder(saved)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda c: c["preprocessing"].update(mean=[0.1, 0.1, 0.1]),
+        lambda c: c["preprocessing"].update(height=48),
+        lambda c: c.update(normalise=False),
+        lambda c: c.update(fingerprint="0" * 32),
+    ],
+)
+def test_settings_that_were_edited_are_found_out(saved: Path, change: Any) -> None:
+    edit_config(saved, change)
+    with pytest.raises(EncoderError, match="changed or replaced"):
+        read_encoder(saved)
+
+
+def test_a_new_name_is_allowed(saved: Path, encoder: Encoder) -> None:
+    edit_config(saved, lambda c: c.update(name="renamed"))
+    again = read_encoder(saved)
+    assert again.name == "renamed"
+    assert again.fingerprint() == encoder.fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda w: w.pop("head.project.bias"), r"1 tensors missing \(head.project.bias\), 0 unk"),
+        (lambda w: w.update(extra=torch.zeros(1)), r"0 tensors missing, 1 unknown \(extra\)"),
+        (
+            lambda w: w.update({"head.project.bias": torch.zeros(3)}),
+            r"'head.project.bias' is torch.float32\(3,\), config.json wants torch.float32\(16,\)",
+        ),
+        (
+            lambda w: w.update({"head.project.bias": torch.zeros(16).half()}),
+            r"is torch.float16\(16,\)",
+        ),
+    ],
+)
+def test_tensors_that_do_not_fit(saved: Path, change: Any, message: str) -> None:
+    edit_weights(saved, change)
+    with pytest.raises(FormatError, match=message):
+        read_encoder(saved)
+
+
+@pytest.mark.parametrize("keep", [0, 5, 100, -1])
+def test_truncated_weights(saved: Path, keep: int) -> None:
+    path = saved / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(FormatError, match=r"truncated or not a safetensors file"):
+        read_encoder(saved)
+
+
+def test_a_pickle_under_another_name_is_refused(saved: Path, tmp_path: Path) -> None:
+    class Bomb:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return (Path.touch, (tmp_path / "exploded",))
+
+    with (saved / "model.safetensors").open("wb") as file:
+        pickle.dump(Bomb(), file)
+    with pytest.raises(FormatError, match="looks like a pickle"):
+        read_encoder(saved)
+    torch.save({"x": Bomb()}, saved / "model.safetensors")
+    with pytest.raises(FormatError, match="looks like a pickle"):
+        read_encoder(saved)
+    assert not (tmp_path / "exploded").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda c: c.pop("dim"), "missing or unknown keys: dim"),
+        (lambda c: c.update(colour="red"), "missing or unknown keys: colour"),
+        (lambda c: c.update(version=2), "version 2 of the format.*upgrade midspan"),
+        (lambda c: c.update(dim="wide"), "'dim' may not be 'wide'"),
+        (lambda c: c.update(dim=True), "'dim' may not be True"),
+        (lambda c: c.update(dim=0), "dim 0"),
+        (lambda c: c.update(compatible_with=[3]), "list of fingerprints"),
+        (lambda c: c.update(head={"name": "linear", "p": 3}), "makes no encoder"),
+        (lambda c: c.update(head={"name": "conv"}), "no head is called 'conv'"),
+        (lambda c: c["backbone"].update(name="huge-cnn"), "no backbone is called 'huge-cnn'"),
+        (lambda c: c["backbone"].update(depth=3), "no setting 'depth'"),
+        (lambda c: c["backbone"].update(width=-1), "config.json: .*negative"),
+        (lambda c: c["preprocessing"].update(fit="stretch"), "fit"),
+        (lambda c: c.update(preprocessing=None), "do not fit together"),
+        (lambda c: c.update(dim=8), "wants torch.float32"),
+    ],
+)
+def test_broken_settings(saved: Path, change: Any, message: str) -> None:
+    edit_config(saved, change)
+    with pytest.raises(FormatError, match=message):
+        read_encoder(saved)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1, 2]", "\ufeff{}", "[" * 100_000])
+def test_corrupt_json(saved: Path, text: str) -> None:
+    (saved / "config.json").write_text(text)
+    with pytest.raises(FormatError, match=r"config\.json"):
+        read_encoder(saved)
+
+
+def test_binary_rubbish_as_json(saved: Path) -> None:
+    (saved / "config.json").write_bytes(np.random.default_rng(0).bytes(300))
+    with pytest.raises(FormatError, match="not readable JSON"):
+        read_encoder(saved)
+
+
+def test_foreign_folders(tmp_path: Path, saved: Path) -> None:
+    cases = {
+        '{"model_type": "vit"}': rf"load it as 'hf:{tmp_path}'",
+        '{"pretrained_cfg": {}}': rf"load it as 'timm:local-dir:{tmp_path}'",
+        '{"hello": 1}': "not written by midspan",
+    }
+    for text, message in cases.items():
+        (tmp_path / "config.json").write_text(text)
+        with pytest.raises(FormatError, match=message):
+            read_encoder(tmp_path)
+
+
+def test_folders_that_are_none(tmp_path: Path, saved: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(
+        FormatError, match=r"config.json and model.safetensors missing \(it holds no"
+    ):
+        read_encoder(tmp_path / "empty")
+    (saved / "model.safetensors").unlink()
+    with pytest.raises(
+        FormatError, match=r"model.safetensors missing \(it holds README.md, config"
+    ):
+        read_encoder(saved)
+    with pytest.raises(EncoderError, match="no such folder"):
+        read_encoder(tmp_path / "nowhere")
+    with pytest.raises(EncoderError, match="is a file; give the folder"):
+        read_encoder(saved / "config.json")
+
+
+def test_every_single_flipped_byte_is_noticed(saved: Path) -> None:
+    """Anywhere in the weights: as an error of ours, never as other vectors."""
+    path = saved / "model.safetensors"
+    whole = path.read_bytes()
+    for place in np.random.default_rng(0).integers(0, len(whole), 40):
+        broken = bytearray(whole)
+        broken[place] ^= 0x41
+        path.write_bytes(broken)
+        with pytest.raises(MidspanError):
+            read_encoder(saved)
