@@ -191,6 +191,20 @@ def test_blocks_give_the_same_as_the_whole_matrix(block: int) -> None:
     assert 0 < whole.mated.sum() < 30
 
 
+@pytest.mark.parametrize("block", [1, 5_000, 10**6])
+def test_doubled_gallery_rows_rank_in_their_order(block: int) -> None:
+    """Every mate stands a second time, earlier and under another name: rank 2, never 1."""
+    rng = np.random.default_rng(7)
+    gallery = rng.normal(size=(133, 37)).astype(np.float32)
+    twice = np.concatenate([gallery, gallery[::-1]])
+    labels = np.arange(266)
+    found = identify(
+        gallery, twice, probe_labels=labels[133:][::-1], gallery_labels=labels, block=block
+    )
+    assert (found.mate_score == found.top_score).all()
+    assert (found.rank == 2).all()
+
+
 def test_two_galleries_are_averaged_without_regard_to_size() -> None:
     assert two_gallery_average(np.array([1.0, 0.5]), np.array([0.0, 0.5])).tolist() == [0.5, 0.5]
     with pytest.raises(EvaluationError, match="not the same"):

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from midspan.errors import EvaluationError
+from midspan.evaluation.ties import find_doubles, quick_keys
 from midspan.evaluation.verification import BoolArray, FloatArray64, Scores, allowed
 
 IntArray = npt.NDArray[np.int64]
@@ -52,12 +53,17 @@ def identify(
     gallery_present: BoolArray | None = None,
     block: int = 1 << 23,
 ) -> Identified:
-    """Probes (P, D) against a gallery (G, D), at most about `block` scores at a time."""
+    """Probes (P, D) against a gallery (G, D), at most about `block` scores at a time.
+
+    Gallery rows that are bit for bit the same score the same, whatever BLAS makes of them.
+    """
+    doubles = find_doubles(quick_keys(gallery), lambda: [gallery])
     rows = max(1, block // max(len(gallery), 1))
     parts = []
     for start in range(0, len(probes), rows):
         part = slice(start, start + rows)
         scores = probes[part] @ gallery.T  # (rows, G)
+        scores[:, doubles.rows] = scores[:, doubles.firsts]
         if probe_present is not None:
             scores[~probe_present[part]] = -np.inf
         if gallery_present is not None:

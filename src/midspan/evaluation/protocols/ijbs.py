@@ -49,7 +49,7 @@ class IJBS:
     def evaluate(
         self,
         query: Embeddings,
-        gallery: Embeddings | None,
+        gallery: Embeddings | None = None,
         *,
         metrics: Sequence[str] = default_metrics,
         direct: bool = False,

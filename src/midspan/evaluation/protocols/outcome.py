@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from midspan.errors import EvaluationError
+from midspan.evaluation.retrieval import Retrieval
 from midspan.spaces import Embeddings, check_comparable
 
 
@@ -23,6 +24,32 @@ class Outcome:
     per_query: Mapping[str, npt.NDArray[np.float64]]
     n_queries: int
     n_gallery: int
+
+
+def of_retrieval(result: Retrieval) -> Outcome:
+    return Outcome(
+        metrics=result.to_dict(),
+        per_query=result.per_query,
+        n_queries=result.n_queries,
+        n_gallery=result.n_gallery,
+    )
+
+
+def mean_of_answered(values: npt.NDArray[np.float64], *, what: str) -> float:
+    if np.isnan(values).all():
+        raise EvaluationError(f"{what}: none of the {len(values)} queries has anything to find")
+    return float(np.nanmean(values))
+
+
+def by_part(metrics: Sequence[str], *, parts: Sequence[str]) -> list[tuple[str, str]]:
+    """'hard:map' → ('hard', 'map'); a bare 'map' stands for every part."""
+    named = []
+    for name in metrics:
+        part, colon, metric = name.partition(":")
+        if colon and part not in parts:
+            raise EvaluationError(f"metric {name!r} is of no known part; use {', '.join(parts)}")
+        named += [(part, metric)] if colon else [(each, name) for each in parts]
+    return named
 
 
 def split_name(name: str, *, known: Sequence[str], protocol: str) -> tuple[str, float | None]:
