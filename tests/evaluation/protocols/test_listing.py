@@ -85,7 +85,7 @@ def test_whole_numbers_only(tmp_path: Path) -> None:
     path = tmp_path / "n.txt"
     path.write_text("1 2\n3 4\n")
     assert whole_numbers(path, wanted="a b").tolist() == [[1, 2], [3, 4]]
-    for text in ("1 2\n3\n", "1 x\n", "1 2.5\n", "1 2 3\n"):
+    for text in ("1 2\n3\n", "1 x\n", "1 2.5\n", "1 2 3\n", "1 3000000000\n"):
         path.write_text(text)
         with pytest.raises(FormatError, match="wanted lines of 'a b'"):
             whole_numbers(path, wanted="a b")

@@ -52,8 +52,8 @@ class Members:
 
 @dataclass(frozen=True, slots=True)
 class TemplatePairs:
-    gallery: IntArray  # (P,) template ids
-    probe: IntArray  # (P,)
+    gallery: npt.NDArray[np.int32]  # (P,) template ids
+    probe: npt.NDArray[np.int32]  # (P,)
     same: BoolArray  # (P,)
 
 
@@ -81,7 +81,8 @@ def load_pairs(root: Path) -> TemplatePairs:
     if not np.isin(rows[:, 2], (0, 1)).all():
         bad = int(np.flatnonzero(~np.isin(rows[:, 2], (0, 1)))[0])
         raise FormatError(f"{path}: pair {bad + 1} has the label {rows[bad, 2]}, wanted 0 or 1")
-    return TemplatePairs(gallery=rows[:, 0], probe=rows[:, 1], same=rows[:, 2] == 1)
+    # Copies, so that the file's 16 million rows are not held as well.
+    return TemplatePairs(rows[:, 0].copy(), rows[:, 1].copy(), rows[:, 2] == 1)
 
 
 def load_subjects(root: Path, name: str) -> Subjects:

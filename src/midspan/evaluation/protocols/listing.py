@@ -116,13 +116,13 @@ def table(path: Path, *, wanted: Sequence[str]) -> Iterator[tuple[str, list[str]
                 yield where, [row[place].strip() for place in places]
 
 
-def whole_numbers(path: Path, *, wanted: str) -> npt.NDArray[np.int64]:
-    """(N, fields) of a long file that holds nothing but whole numbers, read by NumPy."""
+def whole_numbers(path: Path, *, wanted: str) -> npt.NDArray[np.int32]:
+    """(N, fields) of a long file that holds nothing but whole numbers below 2³¹, read by NumPy."""
     count = len(wanted.split())
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # an empty file is only a warning for NumPy
-            numbers = np.loadtxt(path, dtype=np.int64, ndmin=2, comments=None)
+            numbers = np.loadtxt(path, dtype=np.int32, ndmin=2, comments=None)
     except (ValueError, OSError, UserWarning) as error:
         raise FormatError(f"{path}: wanted lines of '{wanted}' ({error})") from error
     if numbers.shape[1] != count:
