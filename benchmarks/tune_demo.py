@@ -20,11 +20,22 @@ from midspan.training import RunConfig, train
 RESULTS = Path(__file__).parent / "results" / "tune_demo.csv"
 CANDIDATES: dict[str, dict[str, Any]] = {
     "independent": {"name": "independent"},
-    "bct weight 1": {"name": "bct", "weight": 1.0},
-    "bct weight 2": {"name": "bct", "weight": 2.0},
-    "bct weight 4": {"name": "bct", "weight": 4.0},
-    "bct weight 1, vectors only, scale 12": {"name": "bct", "scale": 12.0, "vectors_only": True},
-    "bct weight 1, vectors only, scale 24": {"name": "bct", "scale": 24.0, "vectors_only": True},
+    **{
+        f"bct {kind} weight {weight:g} scale {scale:g}": {
+            "name": "bct",
+            "classifier": kind,
+            "weight": weight,
+            "scale": scale,
+        }
+        for kind, weight, scale in (
+            ("synthesised", 1.0, 24.0),
+            ("synthesised", 4.0, 24.0),
+            ("centres", 1.0, 12.0),
+            ("centres", 2.0, 12.0),
+            ("centres", 4.0, 12.0),
+            ("centres", 4.0, 8.0),
+        )
+    },
 }
 
 
@@ -50,14 +61,10 @@ def main() -> None:
     for epochs in arguments.epochs:
         for seed in range(arguments.seeds):
             place = root / f"e{epochs}-s{seed}"
-            old = train(RunConfig.from_dict(settings("old", epochs, seed)), out=place / "old")
-            vectors = old.encoder.embed(_all_images(), progress=False).save(place / "old.npz")
+            train(RunConfig.from_dict(settings("old", epochs, seed)), out=place / "old")
             for name, method in CANDIDATES.items():
-                chosen = dict(method)
                 side = {"run": str(place / "old")}
-                if chosen.pop("vectors_only", False):
-                    side = {"embeddings": str(vectors)}
-                config = {**settings("new", epochs, seed + 1), "method": chosen, "old": side}
+                config = {**settings("new", epochs, seed + 1), "method": method, "old": side}
                 run = train(RunConfig.from_dict(config), out=place / name.replace(" ", "-"))
                 rows.append(
                     {
@@ -75,12 +82,6 @@ def main() -> None:
                     writer = csv.DictWriter(file, fieldnames=list(rows[0]))
                     writer.writeheader()
                     writer.writerows(rows)
-
-
-def _all_images() -> Any:
-    from midspan.data import glyphs
-
-    return glyphs()
 
 
 if __name__ == "__main__":

@@ -75,9 +75,7 @@ def check_settings(
     checked = {}
     for name, value in settings.items():
         if name not in parameters:
-            raise ConfigError(
-                f"{where}: {title} has no setting {name!r}{_hint(name, parameters)}"
-            )
+            raise ConfigError(f"{where}: {title} has no setting {name!r}{_hint(name, parameters)}")
         hint = hints.get(name, Any)
         fits, converted = _convert(value, hint)
         if not fits:

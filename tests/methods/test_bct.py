@@ -145,6 +145,14 @@ def test_vectors_alone_are_enough() -> None:
     torch.testing.assert_close(method(some)["influence"], torch.stack(losses).mean())
 
 
+def test_centres_stand_for_every_class_known_or_not() -> None:
+    old = artifacts(classifier())
+    some = batch([0, 1, 2, 3, 4], old)
+    with_rows = prepared(BCT(classifier="centres", scale=7.0), old)(some)["influence"]
+    without = prepared(BCT(scale=7.0), artifacts(None, torch.full((CLASSES,), -1)))(some)
+    torch.testing.assert_close(with_rows, without["influence"])
+
+
 def test_synthesised_row_of_a_single_image_is_its_vector() -> None:
     labels = torch.tensor([0, 0, 1])
     vectors = F.normalize(torch.randn(3, DIM, generator=torch.Generator().manual_seed(0)))

@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -147,13 +148,15 @@ def test_no_weight_decay_for_norms_and_biases() -> None:
 
 
 @pytest.mark.parametrize("optimiser", ["sgd", "adamw"])
-def test_both_optimisers_learn_and_resume(tmp_path: Path, optimiser: str) -> None:
+def test_both_optimisers_learn_and_resume(
+    tmp_path: Path, optimiser: Literal["sgd", "adamw"]
+) -> None:
     settings = TrainSettings(
         epochs=2,
         batch_size=16,
         lr=0.05,
         optimiser=optimiser,
-        warmup_epochs=0.0,  # type: ignore[arg-type]
+        warmup_epochs=0.0,
     )
     whole = task()
     fit(whole, settings=settings, seed=0, device=CPU, show_progress=False)

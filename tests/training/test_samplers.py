@@ -30,7 +30,7 @@ def test_a_small_rest_is_left_out_and_a_large_one_kept() -> None:
 )
 def test_an_epoch_is_a_function_of_seed_and_epoch(sampler: Shuffled | Balanced) -> None:
     def flat(seed: int, epoch: int) -> list[int]:
-        return np.concatenate(sampler.batches(LABELS, seed=seed, epoch=epoch)).tolist()
+        return [int(row) for row in np.concatenate(sampler.batches(LABELS, seed=seed, epoch=epoch))]
 
     assert flat(1, 2) == flat(1, 2)
     assert flat(1, 2) != flat(1, 3)

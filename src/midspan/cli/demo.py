@@ -27,6 +27,7 @@ SETTINGS: dict[str, Any] = {
     "train": {"epochs": 8, "batch_size": 256, "lr": 2e-3, "augment": ["affine"]},
     "evaluate": {"metrics": [METRIC, "recall@1"]},
 }
+METHOD: dict[str, Any] = {"name": "bct", "classifier": "centres", "weight": 2.0, "scale": 12.0}
 ALLOCATION = {"kind": "extended-class", "old_fraction": 0.3}
 
 
@@ -96,7 +97,7 @@ def run_demo(out: Path, *, epochs: int, seed: int) -> DemoResult:
     old = _run(out, "old", _settings("old", epochs, seed), method={"name": "independent"})
     seed = seed + 1  # encoders that start from the same weights are not independent
     new_side = {"old": {"run": str(out / "old")}}
-    new = _run(out, "compatible", _settings("new", epochs, seed) | new_side, method={"name": "bct"})
+    new = _run(out, "compatible", _settings("new", epochs, seed) | new_side, method=METHOD)
     alone = _run(
         out,
         "independent",
@@ -105,6 +106,8 @@ def run_demo(out: Path, *, epochs: int, seed: int) -> DemoResult:
     )
     images = glyphs()
     test = images.test
+    assert test.labels is not None
+    named = {"labels": np.asarray(images.class_names)[test.labels]}  # the page shows characters
     scores, intervals = _measure(old.embeddings, new.embeddings, alone.embeddings, seed=seed)
     result = DemoResult(
         data_name="printed characters",
@@ -114,13 +117,13 @@ def run_demo(out: Path, *, epochs: int, seed: int) -> DemoResult:
             f"both new ones from all; the {len(test):,} test images show characters that none saw."
         ),
         metric=METRIC,
-        old=old.embeddings,
-        new=new.embeddings,
-        independent=alone.embeddings,
+        old=old.embeddings.with_columns(named),
+        new=new.embeddings.with_columns(named),
+        independent=alone.embeddings.with_columns(named),
         images=test.load(np.arange(len(test)), height=28, width=28, channels=1),
         scores=scores,
         intervals=intervals,
-        method="bct",
+        method=METHOD["name"],
         seconds={"old": old.seconds, "compatible": new.seconds, "independent": alone.seconds},
         command=f"midspan demo --epochs {epochs} --seed {seed}",
     )

@@ -25,35 +25,45 @@ def evaluate(
     metrics: Annotated[
         str | None, typer.Option(help="E.g. map,recall@1,map@r; default: the protocol's own.")
     ] = None,
+    root: Annotated[
+        Path | None, typer.Option(help="Folder of the data set's own lists, where it has some.")
+    ] = None,
     direct: Annotated[
         bool, typer.Option("--direct", help="Compare two spaces even if nothing connects them.")
     ] = False,
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Measure retrieval by a published protocol."""
-    from midspan.evaluation.protocols import run_protocol
+    from midspan.config import build
+    from midspan.evaluation.protocols import PROTOCOLS
     from midspan.spaces import Embeddings
 
-    result = run_protocol(
-        protocol or ("leave-one-out" if gallery is None else "query-gallery"),
+    name = protocol or ("leave-one-out" if gallery is None else "query-gallery")
+    settings = {"name": name} if root is None else {"name": name, "root": root}
+    chosen = build(PROTOCOLS, settings, what="protocol")
+    result = chosen.evaluate(
         Embeddings.load(query),
         Embeddings.load(gallery) if gallery is not None else None,
-        metrics=[name.strip() for name in metrics.split(",")] if metrics else None,
+        metrics=(
+            tuple(metric.strip() for metric in metrics.split(","))
+            if metrics
+            else chosen.default_metrics
+        ),
         direct=direct,
     )
     if as_json:
         print_json(
             {
-                "protocol": result.protocol,
+                "protocol": name,
                 "n_queries": result.n_queries,
                 "n_gallery": result.n_gallery,
                 "metrics": result.metrics,
             }
         )
         return
-    rows = [[name, percent(value)] for name, value in result.metrics.items()]
+    rows = [[metric, percent(value)] for metric, value in result.metrics.items()]
     note = f"{result.n_queries:,} queries, {result.n_gallery:,} gallery items"
-    print_table(result.protocol, ["metric", "%"], rows, note=note)
+    print_table(name, ["metric", "%"], rows, note=note)
 
 
 def compare(

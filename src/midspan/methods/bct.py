@@ -20,7 +20,8 @@ class BCT(Method):
 
     - "old": its own rows; only images of classes that it knew count;
     - "synthesised": its own rows for the classes it knew, the old class centre for every other
-      class (and for all classes if the old encoder exists only as vectors);
+      class (for all classes if the old encoder exists only as vectors);
+    - "centres": the old class centre for every class, known or not, as the released script does;
     - "distilled": its own rows, with the old vector's class probabilities as soft targets instead
       of the label; no class needs to be shared.
 
@@ -43,7 +44,7 @@ class BCT(Method):
         self,
         *,
         weight: float = 1.0,
-        classifier: Literal["old", "synthesised", "distilled"] = "synthesised",
+        classifier: Literal["old", "synthesised", "centres", "distilled"] = "synthesised",
         scale: float = 24.0,
         temperature: float = 1.0,
     ) -> None:
@@ -63,6 +64,8 @@ class BCT(Method):
             )
         if self.classifier == "synthesised":
             frozen, target_of = _with_synthesised_rows(old, scale=self.scale)
+        elif self.classifier == "centres":
+            frozen, target_of = _centres(old, old.counts > 0, scale=self.scale)
         elif old.classifier is None:
             raise ConfigError(
                 f"bct with classifier = {self.classifier!r} needs the old classifier's rows, but "
@@ -106,13 +109,12 @@ class BCT(Method):
 def _with_synthesised_rows(old: OldArtifacts, *, scale: float) -> tuple[OldClassifier, Tensor]:
     """(classifier with a row for every class that has images, new class → row)."""
     unseen = (old.label_map < 0) & (old.counts > 0)
-    centres = F.normalize(old.centres[unseen])  # (C_unseen, D_old)
     known = old.classifier
-    target_of = old.label_map.clone()
     if known is None:
-        target_of[unseen] = torch.arange(int(unseen.sum()))
-        return OldClassifier(rows=centres, bias=None, scale=scale, normalised=True), target_of
-    target_of[unseen] = len(known.rows) + torch.arange(int(unseen.sum()))
+        return _centres(old, unseen, scale=scale)
+    centres = F.normalize(old.centres[unseen])  # (C_unseen, D_old)
+    target_of = old.label_map.clone()
+    target_of[unseen] = len(known.rows) + torch.arange(len(centres))
     norm = known.rows.norm(dim=1).median()
     bias = known.bias
     if bias is not None:
@@ -122,3 +124,11 @@ def _with_synthesised_rows(old: OldArtifacts, *, scale: float) -> tuple[OldClass
         OldClassifier(rows=rows, bias=bias, scale=known.scale, normalised=known.normalised),
         target_of,
     )
+
+
+def _centres(old: OldArtifacts, wanted: Tensor, *, scale: float) -> tuple[OldClassifier, Tensor]:
+    """(classifier whose rows are the centres of the wanted classes, new class → row)."""
+    rows = F.normalize(old.centres[wanted])
+    target_of = torch.full_like(old.label_map, -1)
+    target_of[wanted] = torch.arange(len(rows))
+    return OldClassifier(rows=rows, bias=None, scale=scale, normalised=True), target_of

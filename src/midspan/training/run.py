@@ -25,7 +25,6 @@ from midspan.training.loop import Task, fit
 from midspan.training.old import OldModel, artifacts, save_classifier
 from midspan.training.settings import RunConfig
 
-
 VECTORS = "vectors"  # the one backbone, and the one kind of data, without images
 
 
