@@ -24,6 +24,7 @@ def image_set(images: Pixels) -> ImageSet:
         source=ArraySource.of(images, name="test"),
         labels=np.arange(30) % 3,
         class_names=("a", "b", "c"),
+        split=(np.arange(30) >= 20).astype(np.uint8),
         columns={"camera": np.arange(30) % 2},
     )
 

@@ -145,6 +145,7 @@ def test_ids_labels_and_columns_come_along(encoder: Encoder, image_set: ImageSet
     assert found.labels is not None
     assert found.labels.tolist() == [row % 3 for row in range(30)]
     assert found.columns["camera"].tolist() == [row % 2 for row in range(30)]
+    assert found.columns["split"].tolist() == [0] * 20 + [1] * 10
     assert found.space == encoder.space
     renamed = encoder.embed(image_set, ids=[f"x{row}" for row in range(30)], progress=False)
     assert renamed.ids[3] == "x3"
@@ -203,6 +204,12 @@ def test_forward_is_not_normalised(encoder: Encoder, images: Pixels) -> None:
     z = encoder(encoder.preprocessing.tensor(images))
     assert z.requires_grad
     assert float((z.detach().norm(dim=1) - 1).abs().max()) > 1e-3
+
+
+@pytest.mark.parametrize("shape", [(2, 1, 32, 32), (2, 32, 32, 3), (2, 3), (3, 32, 32)])
+def test_forward_refuses_other_shapes(encoder: Encoder, shape: tuple[int, ...]) -> None:
+    with pytest.raises(EncoderError, match=r"'tiny' takes \(B, 3, H, W\), got"):
+        encoder(torch.zeros(shape))
 
 
 def test_layout_of_the_input_does_not_matter(encoder: Encoder, images: Pixels) -> None:

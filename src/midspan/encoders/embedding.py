@@ -67,6 +67,8 @@ def image_source(
     columns = dict(items.columns)
     if items.labels is not None:
         columns["labels"] = items.labels
+    if items.split is not None:
+        columns["split"] = items.split
     return Source(
         ids=items.ids if ids is None else _ids(ids, count=len(items.ids)),
         columns=columns,

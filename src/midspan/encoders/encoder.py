@@ -58,6 +58,7 @@ class Encoder(nn.Module):
         self.normalise = normalise
         self.compatible_with: tuple[str, ...] = ()  # fingerprints; set by training
         self._preprocessing = preprocessing
+        self._inputs = preprocessing.channels if preprocessing else backbone.config()["inputs"]
         self._known: tuple[list[object], str] | None = None
         if backbone.channels_last:
             # Here, not in embed(): a resumed run must compute in the same order as one that is not
@@ -65,6 +66,12 @@ class Encoder(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, H, W) or (B, F) → (B, D), not normalised: losses do that themselves."""
+        if x.ndim != (4 if self.takes_images else 2) or x.shape[1] != self._inputs:
+            wanted = f"(B, {self._inputs}, H, W)" if self.takes_images else f"(B, {self._inputs})"
+            raise EncoderError(
+                f"encoder {self.name!r} takes {wanted}, got {tuple(x.shape)}; "
+                "`preprocessing.tensor` makes it from images"
+            )
         if self.backbone.channels_last:
             x = x.contiguous(memory_format=torch.channels_last)
         elif x.ndim == 4:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 
 from midspan.data.decode import Pixels
@@ -55,6 +56,8 @@ def test_a_plain_array_will_do() -> None:
 
 def test_wrong_input_is_named(images: Pixels) -> None:
     encoder = build_encoder(backbone="vectors", name="top", settings={"inputs": 4})
+    with pytest.raises(EncoderError, match=r"'top' takes \(B, 4\), got \(2, 5\)"):
+        encoder(torch.zeros(2, 5))
     with pytest.raises(
         EncoderError, match=r"'top' takes float vectors \(N, 4\), got float32\(5, 6\)"
     ):
