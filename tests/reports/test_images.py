@@ -2,13 +2,15 @@ from __future__ import annotations
 
 import base64
 import io
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from midspan.errors import DataError
-from midspan.reports.images import check_images, data_uri
+from midspan.errors import DataError, ImageError
+from midspan.reports.images import SIDE, ImageArray, check_images, data_uri, image_reader
+from midspan.spaces import Embeddings, IntArray, Space, StrArray
 
 
 def decoded(uri: str) -> Image.Image:
@@ -51,3 +53,46 @@ def test_check_images_gives_grey_ones_a_channel() -> None:
 def test_bad_images(shape: tuple[int, ...], dtype: type, message: str) -> None:
     with pytest.raises(DataError, match=message):
         check_images(np.zeros(shape, dtype=dtype), count=2)
+
+
+class Folder:
+    """An image set as the data room gives it; the image of 'broken' cannot be read."""
+
+    ids: StrArray = np.array(["b", "broken", "a"])
+
+    def load(
+        self,
+        rows: IntArray | Sequence[int],
+        *,
+        height: int,
+        width: int,
+        channels: int,
+        fit: str,
+    ) -> ImageArray:
+        (row,) = rows
+        if row == 1:
+            raise ImageError("broken: not an image")
+        return np.full((1, height, width, channels), row, dtype=np.uint8)
+
+
+def items(*ids: str) -> Embeddings:
+    return Embeddings(
+        ids=np.array(ids), vectors=np.ones((len(ids), 2), np.float32), space=Space("s", 2)
+    )
+
+
+def test_images_of_a_set_are_found_by_id() -> None:
+    read = image_reader(items("a", "b", "c", "broken"), Folder())
+    first, second, third, fourth = (read(row) for row in range(4))
+    assert first is not None
+    assert second is not None
+    assert first.shape == (SIDE, SIDE, 3)
+    assert (int(first.max()), int(second.max())) == (2, 0)
+    assert third is None  # not in the set
+    assert fourth is None  # not readable
+
+
+def test_images_of_an_array_are_found_by_row() -> None:
+    read = image_reader(items("a", "b"), np.arange(2, dtype=np.uint8).reshape(2, 1, 1, 1))
+    assert [int(image.max()) for image in (read(0), read(1)) if image is not None] == [0, 1]
+    assert image_reader(items("a"), None)(0) is None

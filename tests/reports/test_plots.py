@@ -6,8 +6,10 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from midspan.evaluation.curves import Curve
 from midspan.evaluation.verification import Roc, roc
-from midspan.reports.plots import Dot, line_plot, matrix_plot, roc_plot, score_dots
+from midspan.reports.matrix_plot import matrix_plot
+from midspan.reports.plots import Dot, curve_plot, line_plot, roc_plot, score_dots
 from midspan.reports.projection_plot import projection_plot, shared_limits
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -147,6 +149,33 @@ def test_line_plot() -> None:
     assert second[1][1] < first[1][1]  # higher value, further up
 
 
+def curve(metric: str = "map") -> Curve:
+    values = np.array([0.5, 0.6, 0.8])
+    return Curve(
+        metric=metric,
+        fractions=np.array([0.0, 0.5, 1.0]),
+        values=values,
+        per_query=values[:, None],
+        negative_flips=np.zeros(3),
+        positive_flips=np.zeros(3),
+    )
+
+
+def test_curve_plot() -> None:
+    root = parse(curve_plot({"random": curve()}, title="backfill", reference=("old self", 0.55)))
+    assert {"mAP", "part of the gallery with new vectors", "old self 0.550"} <= set(texts(root))
+    places = markers(group(root, "curve-line-0"))
+    assert len(places) == 3
+    (x0, y0), (x1, y1), (x2, y2) = places
+    assert np.isclose(x1 - x0, x2 - x1, atol=0.01)
+    assert np.isclose((y1 - y2) / (y0 - y2), 2 / 3, atol=0.001)
+
+
+def test_curves_of_two_metrics_are_refused() -> None:
+    with pytest.raises(ValueError, match="Recall@1 and mAP"):
+        curve_plot({"a": curve(), "b": curve("recall@1")}, title="t")
+
+
 def test_one_line_has_no_legend() -> None:
     plot = line_plot({"only": ([0, 1], [0, 1])}, x_name="x", y_name="y", title="t", name="n")
     assert "only" not in texts(parse(plot))
@@ -160,11 +189,11 @@ def matrix() -> str:
 def test_matrix_shows_every_number_and_judges_below_the_diagonal() -> None:
     root = parse(matrix())
     shown = texts(root)
-    for text in ("0.700", "0.100", "–", "0.720 ✓", "0.800", "0.690 ✗", "0.780 ✗", "0.850"):
+    for text in ("0.700", "0.100", "0.300", "0.720 ✓", "0.800", "0.690 ✗", "0.780 ✗", "0.850"):
         assert shown.count(text) == 1, text
     assert shown.count("漢字") == 2
     cells = [e for e in root.iter(f"{SVG}g") if "-cell-" in e.attrib.get("id", "")]
-    assert len(cells) == 9
+    assert len(cells) == 8  # one was not measured
 
 
 def test_matrix_wants_a_name_for_each_encoder() -> None:

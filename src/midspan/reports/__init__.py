@@ -1,1 +1,6 @@
+"""Tables, plots and one-file HTML pages from results."""
 
+from midspan.reports.demo_page import DemoResult, demo_page
+from midspan.reports.tables import csv_text, rounded, write_csv
+
+__all__ = ["DemoResult", "csv_text", "demo_page", "rounded", "write_csv"]

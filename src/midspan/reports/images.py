@@ -4,17 +4,66 @@ from __future__ import annotations
 
 import base64
 import io
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from midspan.errors import DataError
+from midspan.errors import DataError, ImageError
+from midspan.spaces import Embeddings, IntArray, StrArray
 
 ImageArray = npt.NDArray[np.uint8]
 
 LOSSLESS_SIDE = 32  # images up to this size are kept as they are
 COLOURS = 64  # palette of larger colour thumbnails: a page of 200 stays under 2 MB
+SIDE = 64  # longest side of a thumbnail
+
+
+class Pictures(Protocol):
+    """What a page wants of an image set: images by row, and the id of each."""
+
+    @property
+    def ids(self) -> StrArray: ...
+
+    def load(
+        self,
+        rows: IntArray | Sequence[int],
+        *,
+        height: int,
+        width: int,
+        channels: Literal[1, 3],
+        fit: Literal["squash", "crop"],
+    ) -> ImageArray: ...
+
+
+def image_reader(
+    items: Embeddings, images: ImageArray | Pictures | None
+) -> Callable[[int], ImageArray | None]:
+    """The image (H, W, C) of an item by its row; None where there is none, or it is unreadable.
+
+    An array holds the images row by row; in an image set they are found by id.
+    """
+    if images is None:
+        return lambda row: None
+    if isinstance(images, np.ndarray):
+        checked = check_images(images, count=len(items))
+        return lambda row: checked[row]
+    pictures = images
+    rows = {str(name): row for row, name in enumerate(pictures.ids)}
+
+    def read(row: int) -> ImageArray | None:
+        place = rows.get(str(items.ids[row]))
+        if place is None:
+            return None
+        try:
+            found = pictures.load([place], height=SIDE, width=SIDE, channels=3, fit="crop")
+        except ImageError:
+            return None
+        image: ImageArray = found[0]
+        return image
+
+    return read
 
 
 def check_images(images: npt.NDArray[Any], *, count: int) -> ImageArray:
@@ -32,7 +81,7 @@ def check_images(images: npt.NDArray[Any], *, count: int) -> ImageArray:
     return images
 
 
-def data_uri(image: ImageArray, *, side: int = 64) -> str:
+def data_uri(image: ImageArray, *, side: int = SIDE) -> str:
     """One image (H, W, C) as a PNG data URI, no side longer than `side`."""
     from PIL import Image
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from midspan.reports.numbers import fraction
+from midspan.reports.numbers import fraction, metric_name
 from midspan.reports.svg import (
     CLASSES,
     INK,
@@ -31,6 +31,7 @@ from midspan.reports.svg import (
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from midspan.evaluation.curves import Curve
     from midspan.evaluation.verification import Roc
 
 SERIES = (NEW, OTHER, OLD, *CLASSES[2:])
@@ -103,6 +104,27 @@ def roc_plot(rocs: Mapping[str, Roc], *, title: str, name: str = "roc", points: 
         return to_svg(figure, name=name, title=title)
 
 
+def curve_plot(
+    curves: Mapping[str, Curve],
+    *,
+    title: str,
+    name: str = "curve",
+    reference: tuple[str, float] | None = None,
+) -> str:
+    """Backfill curves: the metric against the share of the gallery that has new vectors."""
+    metrics = {metric_name(curve.metric) for curve in curves.values()}
+    if len(metrics) > 1:
+        raise ValueError(f"one axis cannot show {' and '.join(sorted(metrics))}")
+    return line_plot(
+        {series: (curve.fractions, curve.values) for series, curve in curves.items()},
+        x_name="part of the gallery with new vectors",
+        y_name="".join(metrics),
+        title=title,
+        name=name,
+        reference=reference,
+    )
+
+
 def line_plot(
     lines: Mapping[str, tuple[npt.ArrayLike, npt.ArrayLike]],
     *,
@@ -132,61 +154,6 @@ def line_plot(
         axes.set(xlabel=label(x_name), ylabel=label(y_name))
         axes.margins(x=0.02, y=0.12)
         _grid_and_legend(axes, many=len(lines) > 1)
-        return to_svg(figure, name=name, title=title)
-
-
-def matrix_plot(
-    values: npt.NDArray[np.floating],
-    names: Sequence[str],
-    *,
-    title: str,
-    name: str = "matrix",
-) -> str:
-    """Score of each query encoder (row) on each gallery (column), encoders from old to new.
-
-    Below the diagonal, where a newer encoder searches an older gallery, ✓ or ✗ says whether it
-    scores above that gallery's own encoder.
-    """
-    count = len(names)
-    if values.shape != (count, count):
-        raise ValueError(f"a matrix of shape {values.shape} for {count} encoders")
-    cell = max(64, min(110, 330 // max(count, 1)))
-    with drawing(width=cell * count + 120, height=int(cell * 0.62) * count + 70) as (figure, axes):
-        from matplotlib.patches import Rectangle
-
-        top = np.nanmax(values) if np.isfinite(values).any() else 1.0
-        for (row, column), value in np.ndenumerate(values):
-            strength = max(float(value) / top, 0.0) if np.isfinite(value) and top > 0 else 0.0
-            axes.add_patch(
-                Rectangle(
-                    (column + 0.03, row + 0.03),
-                    0.94,
-                    0.94,
-                    facecolor=NEW,
-                    edgecolor="none",
-                    alpha=0.05 + 0.45 * strength,
-                    gid=f"cell-{row}-{column}",
-                )
-            )
-            mark = ""
-            if row > column and np.isfinite(value):
-                mark = " ✓" if value > values[column, column] else " ✗"
-            axes.text(
-                column + 0.5,
-                row + 0.5,
-                fraction(float(value)) + mark,
-                ha="center",
-                va="center",
-                fontweight="bold" if row == column else "normal",
-            )
-        shown = [label(each, longest=16) for each in names]
-        axes.set(xlim=(0, count), ylim=(count, 0))
-        axes.set_xticks(np.arange(count) + 0.5, shown)
-        axes.set_yticks(np.arange(count) + 0.5, shown)
-        axes.set(xlabel="gallery of", ylabel="queries by")
-        axes.tick_params(length=0)
-        for side in axes.spines.values():
-            side.set_visible(False)
         return to_svg(figure, name=name, title=title)
 
 

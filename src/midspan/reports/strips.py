@@ -1,0 +1,121 @@
+"""Rows of pictures: a query, and what each encoder finds for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from midspan.errors import EvaluationError
+from midspan.evaluation.search import search_exact
+from midspan.reports.images import ImageArray, Pictures, data_uri, image_reader
+from midspan.spaces import Embeddings, FloatArray, IntArray, Metric
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """One item on the page; `image` is a data URI, or None where no image is at hand."""
+
+    id: str
+    label: str
+    image: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    picture: Picture
+    rank: int
+    right: bool  # of the query's class
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """The first results of one search, best first."""
+
+    title: str
+    tone: Literal["old", "new", "other"]
+    hits: tuple[Hit, ...]
+
+    @property
+    def right(self) -> int:
+        return sum(hit.right for hit in self.hits)
+
+
+@dataclass(frozen=True, slots=True)
+class QueryRow:
+    query: Picture
+    strips: tuple[Strip, ...]
+    note: str = ""
+
+
+class Album:
+    """Pictures of the items by row, each thumbnail made once.
+
+    A class is called by the column 'class_name' where there is one, else by its label.
+    """
+
+    def __init__(self, items: Embeddings, images: ImageArray | Pictures | None) -> None:
+        self.items = items
+        self.labels = labels_of(items)
+        self.names = items.columns.get("class_name", self.labels)
+        self._read = image_reader(items, images)
+        self._made: dict[int, str | None] = {}
+
+    def picture(self, row: int) -> Picture:
+        if row not in self._made:
+            image = self._read(row)
+            self._made[row] = None if image is None else data_uri(image)
+        return Picture(
+            id=str(self.items.ids[row]), label=str(self.names[row]), image=self._made[row]
+        )
+
+    def results(
+        self,
+        title: str,
+        *,
+        tone: Literal["old", "new", "other"],
+        query: int,
+        found: Sequence[int] | IntArray,
+    ) -> Strip:
+        hits = (
+            Hit(
+                picture=self.picture(int(row)),
+                rank=rank,
+                right=bool(self.labels[row] == self.labels[query]),
+            )
+            for rank, row in enumerate(found, start=1)
+        )
+        return Strip(title=title, tone=tone, hits=tuple(hits))
+
+
+def labels_of(items: Embeddings) -> npt.NDArray[Any]:
+    labels = items.labels
+    if labels is None:
+        raise EvaluationError(
+            "the embeddings have no labels, so no result can be called right or wrong; add a "
+            "'labels' column"
+        )
+    return labels
+
+
+def first_results(
+    queries: FloatArray, gallery: FloatArray, *, own: IntArray, top: int, metric: Metric
+) -> list[IntArray]:
+    """Rows of the `top` nearest gallery items of each query, its own row `own` left out."""
+    _, found = search_exact(queries, gallery, k=top, metric=metric, exclude=own)  # (Q, top)
+    return [row[row >= 0] for row in found]  # -1: no further item
+
+
+def pick_queries(labels: npt.NDArray[Any], *, count: int, seed: int) -> IntArray:
+    """Rows drawn by the seed, each of another class while classes last; none without a partner."""
+    _, inverse, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+    rng = np.random.default_rng(seed)
+    candidates = rng.permutation(np.flatnonzero(sizes[inverse] > 1))
+    _, first = np.unique(inverse[candidates], return_index=True)
+    fresh = np.zeros(len(candidates), dtype=bool)
+    fresh[first] = True
+    ordered = np.concatenate([candidates[fresh], candidates[~fresh]])
+    return ordered[:count].astype(np.int64)

@@ -1,0 +1,23 @@
+"""What a page says first: the verdict in words, and the few numbers behind it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    holds: bool
+    headline: str  # one sentence
+    sentence: str  # what else a hurried reader must know
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """One large number with its name above and a note below."""
+
+    name: str
+    value: str
+    note: str
+    tone: Literal["", "old", "new", "other"] = ""
