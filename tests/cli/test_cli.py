@@ -143,7 +143,9 @@ def test_embed_folder_with_a_broken_image(run: Run, trained: Path, tmp_path: Pat
         path = tmp_path / "photos" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(rng.integers(0, 255, (9, 9), dtype=np.uint8)).save(path)
-    (tmp_path / "photos" / "b" / "2.jpg").write_bytes(b"\xff\xd8\xff no jpeg")
+    broken = tmp_path / "photos" / "b" / "2.jpg"  # a fine header, and half of the picture
+    Image.fromarray(rng.integers(0, 255, (64, 64, 3), dtype=np.uint8)).save(broken)
+    broken.write_bytes(broken.read_bytes()[:-1500])
     arguments = ["embed", trained / "runs" / "first", tmp_path / "photos"]
     code, out, _ = run(*arguments, "--out", tmp_path / "e.npz", "--json")
     assert code == 0
@@ -167,7 +169,7 @@ def test_embed_a_broken_encoder_or_nothing(run: Run, trained: Path, tmp_path: Pa
         (trained / "runs" / "first", tmp_path / "none"),
         (tmp_path / "empty", tmp_path / "empty"),
     ):
-        code, out, err = run("embed", encoder, images, "--out", tmp_path / "e.npz")
+        code, _, err = run("embed", encoder, images, "--out", tmp_path / "e.npz")
         assert code == 1
         assert err.startswith("error: ")
         assert not (tmp_path / "e.npz").exists()
@@ -293,3 +295,24 @@ def test_ctrl_c_exits_130_and_resumes(trained: Path, tmp_path: Path) -> None:
     assert "the same command goes on" in err
     assert json.loads(out)["error"]["type"] == "Interrupted"
     assert (tmp_path / "r" / "checkpoint.safetensors").exists()
+
+
+def test_gate_exit_codes_and_json(run: Run, tmp_path: Path) -> None:
+    old = vectors(tmp_path / "o.npz", seed=0)
+    code, out, _ = run("gate", "--before", old, "--after", old, "--json")
+    assert code == 0
+    document = json.loads(out)
+    assert document["verdict"] == "PASS"
+    assert [check["name"] for check in document["checks"]] == ["negative flips", "retention"]
+    noise = Embeddings.load(old)
+    rng = np.random.default_rng(0)
+    worse = Embeddings(
+        ids=noise.ids, vectors=rng.normal(size=(40, 12)).astype(np.float32), space=Space("w", 12)
+    ).save(tmp_path / "w.npz")
+    code, out, _ = run("gate", "--before", old, "--after", worse)
+    assert code == 1
+    assert "FAIL" in out
+    code, out, _ = run(
+        "gate", "--before", old, "--after", worse, "--max-negative-flips", 1, "--min-retention", 0
+    )
+    assert code == 0

@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from midspan.cli import demo, doctor, embed, evaluate, train
+from midspan.cli import demo, doctor, embed, evaluate, gate, train
 from midspan.errors import Interrupted, MidspanError
 
 app = typer.Typer(
@@ -28,6 +28,7 @@ app.command("embed", rich_help_panel=LEARN)(embed.embed)
 app.command("export", rich_help_panel=LEARN)(embed.export)
 app.command("eval", rich_help_panel=MEASURE)(evaluate.evaluate)
 app.command("compare", rich_help_panel=MEASURE)(evaluate.compare)
+app.command("gate", rich_help_panel=MEASURE)(gate.gate)
 app.command("doctor", rich_help_panel=HELP)(doctor.doctor)
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from midspan.cli.output import JSON_OPTION, print_json, print_table
-from midspan.errors import EncoderError
+from midspan.errors import DataError, EncoderError
+
+if TYPE_CHECKING:
+    from midspan.data import ImageSet
 
 
 def embed(
@@ -16,7 +19,7 @@ def embed(
         str,
         typer.Argument(help="Run or encoder folder, model.onnx, efficientnet-lite0, hf:…, timm:…"),
     ],
-    images: Annotated[Path, typer.Argument(help="Folder, .csv or .npz of images.")],
+    images: Annotated[Path, typer.Argument(help="Folder, .csv or .npz of images (or vectors).")],
     out: Annotated[Path, typer.Option(help="Where to write: .npz or .parquet.")],
     split: Annotated[
         Literal["all", "train", "test"], typer.Option(help="Which part of the images.")
@@ -27,14 +30,28 @@ def embed(
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Turn images into vectors, and keep with them the space they live in."""
-    from midspan.data import open_images
+    from midspan.data import Skipped, open_images
     from midspan.encoders import load_encoder
+    from midspan.spaces import Embeddings
 
     loaded = load_encoder(encoder, device=device)
-    image_set = open_images(images, strict=strict)
-    if split != "all":
-        image_set = image_set.train if split == "train" else image_set.test
-    embeddings = loaded.embed(image_set, batch_size=batch_size, device=device)
+    items: ImageSet | Embeddings
+    skipped: list[Skipped] = []
+    if loaded.takes_images:
+        items = open_images(images, strict=strict)
+        skipped += items.skipped
+        if split != "all":
+            items = items.train if split == "train" else items.test
+    else:
+        items = Embeddings.load(images)
+    embeddings = loaded.embed(
+        items,
+        batch_size=batch_size,
+        device=device,
+        on_failure=None if strict else lambda name, why: skipped.append(Skipped(name, why)),
+    )
+    if len(embeddings) == 0:
+        raise DataError(f"{images}: nothing to embed; {len(skipped)} images could not be read")
     path = embeddings.save(out)
     if as_json:
         print_json(
@@ -47,13 +64,13 @@ def embed(
                     "metric": embeddings.space.metric,
                     "fingerprint": embeddings.space.fingerprint,
                 },
-                "skipped": [[item.path, item.reason] for item in image_set.skipped],
+                "skipped": [[item.path, item.reason] for item in skipped],
             }
         )
         return
     print(f"{len(embeddings):,} vectors in {embeddings.space} → {path}")
-    if image_set.skipped:
-        rows = [[item.path, item.reason] for item in image_set.skipped]
+    if skipped:
+        rows = [[item.path, item.reason] for item in skipped]
         print_table(f"{len(rows)} images were skipped", ["image", "reason"], rows)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from midspan.config import build
@@ -90,7 +91,7 @@ def train(
         "method": config.method["name"],
         "train_images": len(inputs.labels),
         "train_classes": len(inputs.class_names),
-        "skipped_images": len(getattr(inputs.train, "skipped", ())),
+        "skipped_images": [str(item) for item in getattr(inputs.train, "skipped", ())],
         "train_seconds": round(seconds, 3),
         **_scores(config, inputs.test, encoder, old, show_progress=progress),
     }
@@ -135,20 +136,26 @@ def _new_encoder(config: RunConfig, inputs: Inputs) -> Encoder:
 
 
 def _decoded(inputs: Inputs, encoder: Encoder, *, show_progress: bool) -> Inputs:
-    """Decode the training images once. Those that cannot be decoded leave with their labels."""
+    """Decode all images once. Those that cannot be decoded leave, the training ones with labels."""
     if not isinstance(inputs.train, ImageSet) or not encoder.takes_images:
         return inputs
     shape = encoder.preprocessing
-    decoded = inputs.train.cached(
-        height=shape.height,
-        width=shape.width,
-        channels=shape.channels,
-        fit=shape.fit,
-        progress=show_progress,
-    )
-    labels = dict(zip(inputs.train.ids.tolist(), inputs.labels.tolist(), strict=True))
-    kept = torch.tensor([labels[name] for name in decoded.ids.tolist()]).numpy()
-    return Inputs(decoded, kept, inputs.class_names, inputs.test)
+
+    def decode(items: ImageSet) -> ImageSet:
+        return items.cached(
+            height=shape.height,
+            width=shape.width,
+            channels=shape.channels,
+            fit=shape.fit,
+            progress=show_progress,
+        )
+
+    train = decode(inputs.train)
+    labels = inputs.labels
+    if len(train) < len(labels):
+        labels = labels[np.isin(inputs.train.ids, train.ids)]  # both in the same order
+    test = decode(inputs.test) if isinstance(inputs.test, ImageSet) else inputs.test
+    return Inputs(train, labels, inputs.class_names, test)
 
 
 def _prepared(
