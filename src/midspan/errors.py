@@ -11,6 +11,10 @@ MidspanError
 ├── UnknownId            an id that is not there
 ├── EncoderError         an encoder that cannot be built, loaded or trusted
 ├── EvaluationError      a question that these vectors and labels cannot answer
+├── GalleryError         a gallery that is not there, is there already, or does not allow the step
+│   ├── ItemError        an id, uri, payload or filter that a gallery cannot take
+│   ├── StateChanged     somebody else changed the gallery's state in between: read it again
+│   └── StoreError       the engine below refused: disk full, read-only, busy, server gone
 └── RunError             a training run in a state that does not allow the step
     └── Interrupted      stopped by Ctrl-C at a point from which the same command goes on
 
@@ -61,6 +65,18 @@ class EncoderError(MidspanError): ...
 
 
 class EvaluationError(MidspanError): ...
+
+
+class GalleryError(MidspanError): ...
+
+
+class ItemError(GalleryError): ...
+
+
+class StateChanged(GalleryError): ...
+
+
+class StoreError(GalleryError): ...
 
 
 class RunError(MidspanError): ...

@@ -1,0 +1,42 @@
+"""One score for one pair of vectors, bit for bit the same whatever engine found the candidate.
+
+Engines round differently. So they only find candidates; their scores are then computed here, in
+float64 from float32 vectors, and rounded once. Equal scores stand in the order of the ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from midspan.spaces import FloatArray, IntArray, Metric
+
+
+def prepare(vectors: FloatArray, *, metric: Metric) -> FloatArray:
+    """(N, D) as they are compared: of unit length for cosine, as they are otherwise."""
+    if metric != "cosine":
+        return np.ascontiguousarray(vectors, dtype=np.float32)
+    wide = vectors.astype(np.float64)
+    lengths = np.sqrt((wide * wide).sum(axis=1, keepdims=True))
+    units: FloatArray = (wide / lengths).astype(np.float32)
+    return units
+
+
+def pair_scores(query: FloatArray, rows: FloatArray, *, metric: Metric) -> FloatArray:
+    """(N,) scores of one prepared query (D,) with prepared rows (N, D)."""
+    wide = rows.astype(np.float64)
+    if metric == "l2":
+        wide -= query
+        scores = -(wide * wide).sum(axis=1)
+    else:
+        scores = (wide * query.astype(np.float64)).sum(axis=1)
+    rounded: FloatArray = scores.astype(np.float32)
+    return rounded
+
+
+def best_first(scores: npt.NDArray[np.float32], ids: Sequence[str]) -> IntArray:
+    """Indices by falling score, equal scores by id."""
+    order = sorted(range(len(ids)), key=lambda row: (-scores[row], ids[row]))
+    return np.asarray(order, dtype=np.int64)

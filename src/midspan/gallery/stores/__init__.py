@@ -1,0 +1,45 @@
+"""Engines below a gallery. One location string selects the store:
+
+shop.midspan                           a file                (sqlite)
+memory:                                nothing is kept       (memory)
+"""
+
+from __future__ import annotations
+
+from midspan.config import look_up
+from midspan.errors import ConfigError, GalleryError
+from midspan.gallery.records import Entry
+from midspan.gallery.stores.base import Store
+from midspan.spaces import Space
+
+STORES = {
+    "memory": "midspan.gallery.stores.memory:MemoryStore",
+}
+
+__all__ = ["STORES", "Store", "create_store", "open_store", "scheme_of"]
+
+
+def scheme_of(location: str) -> str:
+    """The key in STORES; what is no URL is a file."""
+    if not isinstance(location, str) or not location.strip() or "\0" in location:
+        raise GalleryError(f"{location!r} is no place for a gallery; give a file: shop.midspan")
+    if location.startswith("memory:"):
+        return "memory"
+    scheme, separator, _ = location.partition("://")
+    return scheme if separator else "sqlite"
+
+
+def open_store(location: str) -> Store:
+    return _store_class(location).open(location)
+
+
+def create_store(location: str, space: Space, *, entry: Entry) -> Store:
+    return _store_class(location).create(location, space, entry=entry)
+
+
+def _store_class(location: str) -> type[Store]:
+    try:
+        found: type[Store] = look_up(STORES, scheme_of(location), what="store")
+    except ConfigError as error:
+        raise GalleryError(f"{location}: {error}") from error
+    return found

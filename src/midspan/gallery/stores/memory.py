@@ -1,0 +1,394 @@
+"""`memory:`: exact, in plain dicts and NumPy. The reference, the test double; gone when closed."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Self
+
+import numpy as np
+
+from midspan.errors import GalleryError, StoreError, UnknownId
+from midspan.gallery import rules
+from midspan.gallery.filters import Filter, matches
+from midspan.gallery.items import Draft, Hit, Item, Payload, payload_json
+from midspan.gallery.records import Counts, Entry, Failed, Failure, Mode, Query, State, Task
+from midspan.gallery.scores import pair_scores, prepare
+from midspan.spaces import Embeddings, FloatArray, Space
+
+GIVEN_UP = math.inf  # when a failed task is due again
+BLOCK = 8192  # rows scored at once
+
+
+@dataclasses.dataclass(slots=True)
+class _Record:
+    """One item; `number` is its place in the order of adding."""
+
+    number: int
+    uri: str | None
+    payload: str  # JSON, so that no caller can change what is stored
+    revision: int
+    created: float
+    changed: float
+    vectors: dict[str, FloatArray]
+
+
+@dataclasses.dataclass(slots=True)
+class _Work:
+    """What is known of an item that lacks a vector in the target."""
+
+    priority: float = 0.0
+    due: float = 0.0  # claimed or put off until then
+    worker: str | None = None
+    attempts: int = 0
+    reason: str = ""
+    when: float = 0.0
+
+
+class MemoryStore:
+    def __init__(self, location: str, state: State) -> None:
+        self.location = location
+        self._lock = threading.RLock()
+        self._state = state
+        self._items: dict[str, _Record] = {}
+        self._work: dict[str, _Work] = {}
+        self._trail: list[Entry] = []
+        self._sequence = 1
+        self._next_number = 1
+        self._open = True
+
+    @classmethod
+    def create(cls, location: str, space: Space, *, entry: Entry) -> Self:
+        store = cls(location, rules.first_state(space))
+        store.record(entry)
+        return store
+
+    @classmethod
+    def open(cls, location: str) -> Self:
+        raise GalleryError(
+            f"{location}: a gallery in memory ends with its process and cannot be opened again; "
+            "create it, or use a file: shop.midspan"
+        )
+
+    def close(self) -> None:
+        with self._lock:
+            self._open = False
+            self._items.clear()
+
+    # ---- the gallery as a whole
+
+    def state(self) -> State:
+        self._check_open()
+        return self._state
+
+    def change(self, state: State, *, entry: Entry) -> State:
+        with self._lock:
+            self._check_open()
+            after = rules.check_change(self._state, state)
+            entry = rules.check_entry(entry, when=time.time())
+            for fingerprint in self._state.spaces.keys() - after.spaces.keys():
+                if left := self._stored(fingerprint):
+                    raise GalleryError(
+                        f"{left} vectors of {self._state.spaces[fingerprint]} are left; drop them "
+                        "before the gallery forgets the space"
+                    )
+            retarget = after.target != self._state.target
+            self._state = after
+            if retarget:
+                self._work = {}
+                for id in self._by_number():
+                    self._put_to_work(id)
+            self._trail.append(entry)
+            self._sequence += 1
+            return after
+
+    def record(self, entry: Entry) -> None:
+        with self._lock:
+            self._check_open()
+            self._trail.append(rules.check_entry(entry, when=time.time()))
+            self._sequence += 1
+
+    def trail(self, *, limit: int) -> list[Entry]:
+        with self._lock:
+            return self._trail[: -rules.check_limit(limit) - 1 : -1]
+
+    def sequence(self) -> int:
+        return self._sequence
+
+    def count(self) -> Counts:
+        with self._lock:
+            self._check_open()
+            live = dict.fromkeys(self._state.live, 0)
+            without = 0
+            for record in self._items.values():
+                space = _first(self._state.live, record.vectors)
+                if space is None:
+                    without += 1
+                else:
+                    live[space] += 1
+            failed = sum(work.due == GIVEN_UP for work in self._work.values())
+            return Counts(
+                items=len(self._items),
+                stored={space: self._stored(space) for space in self._state.spaces},
+                live=live,
+                without=without,
+                pending=len(self._work) - failed,
+                failed=failed,
+            )
+
+    def optimise(self) -> None:
+        self._check_open()
+
+    def check(self) -> list[str]:
+        return []
+
+    # ---- items
+
+    def upsert(self, drafts: Sequence[Draft], vectors: Sequence[Embeddings], *, mode: Mode) -> None:
+        with self._lock:
+            self._check_open()
+            rules.check_write(self._state, drafts, vectors)
+            present = [draft.id for draft in drafts if draft.id in self._items]
+            rules.check_presence(present, drafts, mode=mode)
+            now = time.time()
+            for draft in drafts:
+                before = self._items.get(draft.id)
+                self._items[draft.id] = _Record(
+                    number=before.number if before else self._next_number,
+                    uri=draft.uri,
+                    payload=draft.json,
+                    revision=before.revision + 1 if before else 1,
+                    created=_given(draft.created, before.created if before else now),
+                    changed=_given(draft.changed, now),
+                    vectors={},
+                )
+                self._next_number += before is None
+            for part in vectors:
+                for id, vector in zip(part.ids.tolist(), part.vectors, strict=True):
+                    self._items[id].vectors[part.space.fingerprint] = vector.copy()
+            for draft in drafts:
+                self._put_to_work(draft.id)
+            self._sequence += 1
+
+    def fill(self, vectors: Embeddings, *, revisions: Sequence[int]) -> int:
+        with self._lock:
+            self._check_open()
+            rules.check_fill(self._state, vectors, revisions)
+            space, written = vectors.space.fingerprint, 0
+            rows = zip(vectors.ids.tolist(), vectors.vectors, revisions, strict=True)
+            for id, vector, revision in rows:
+                record = self._items.get(id)
+                if record is None or record.revision != revision or space in record.vectors:
+                    continue
+                record.vectors[space] = vector.copy()
+                written += 1
+                if space == self._state.target:
+                    self._work.pop(id, None)
+            self._sequence += written > 0
+            return written
+
+    def annotate(self, payloads: Mapping[str, Payload]) -> None:
+        with self._lock:
+            self._check_open()
+            texts = {id: payload_json(payload, of=id) for id, payload in payloads.items()}
+            if missing := texts.keys() - self._items.keys():
+                raise UnknownId(
+                    f"{len(missing)} ids are not in the gallery, first {min(missing)!r}"
+                )
+            now = time.time()
+            for id, text in texts.items():
+                self._items[id].payload, self._items[id].changed = text, now
+            self._sequence += 1
+
+    def delete(self, ids: Sequence[str]) -> int:
+        with self._lock:
+            self._check_open()
+            gone = [id for id in dict.fromkeys(ids) if self._items.pop(id, None) is not None]
+            for id in gone:
+                self._work.pop(id, None)
+            self._sequence += 1
+            return len(gone)
+
+    def drop(self, space: str, *, limit: int) -> int:
+        with self._lock:
+            rules.check_limit(limit)
+            rules.check_droppable(self._state, space)
+            dropped = 0
+            for record in self._items.values():
+                if dropped < limit and record.vectors.pop(space, None) is not None:
+                    dropped += 1
+            self._sequence += 1
+            return dropped
+
+    def get(self, ids: Sequence[str]) -> list[Item]:
+        with self._lock:
+            self._check_open()
+            return [self._item(id) for id in ids if id in self._items]
+
+    def vectors(self, ids: Sequence[str], *, space: str) -> Embeddings:
+        with self._lock:
+            known = rules.known_space(self._state, space)
+            found = [id for id in ids if id in self._items and space in self._items[id].vectors]
+            rows = [self._items[id].vectors[space] for id in found]
+            matrix = np.stack(rows) if rows else np.empty((0, known.dim), dtype=np.float32)
+            return Embeddings(ids=np.array(found, dtype=np.str_), vectors=matrix, space=known)
+
+    def scan(
+        self, *, filter: Filter | None, missing: str | None, after: str, limit: int
+    ) -> list[Item]:
+        with self._lock:
+            self._check_open()
+            rules.check_limit(limit)
+            if missing is not None:
+                rules.known_space(self._state, missing)
+            found = []
+            for id in sorted(id for id in self._items if id > after):
+                if missing is not None and missing in self._items[id].vectors:
+                    continue
+                item = self._item(id)
+                if filter is None or matches(filter, item.payload):
+                    found.append(item)
+                    if len(found) == limit:
+                        break
+            return found
+
+    def search(self, query: Query) -> list[list[Hit]]:
+        with self._lock:
+            self._check_open()
+            space = rules.check_query(self._state, query)
+            ids, spaces = [], []
+            for id in sorted(self._items):
+                record = self._items[id]
+                found = _first(query.live, record.vectors)
+                if found in query.among and (
+                    query.filter is None or matches(query.filter, json.loads(record.payload))
+                ):
+                    ids.append(id)
+                    spaces.append(found)
+            if not ids:
+                return [[] for _ in query.vectors]
+            rows = np.stack(
+                [self._items[id].vectors[at] for id, at in zip(ids, spaces, strict=True)]
+            )
+            gallery = prepare(rows, metric=space.metric)  # (N, D) in the order of the ids
+            results = []
+            for vector in prepare(query.vectors, metric=space.metric):
+                scores = np.concatenate(
+                    [
+                        pair_scores(vector, gallery[start : start + BLOCK], metric=space.metric)
+                        for start in range(0, len(gallery), BLOCK)
+                    ]
+                )
+                best = np.argsort(-scores, kind="stable")[: query.k]
+                results.append(
+                    [
+                        self._hit(ids[row], float(scores[row]), spaces[row])
+                        for row in best
+                        if query.threshold is None or scores[row] >= query.threshold
+                    ]
+                )
+            return results
+
+    # ---- work
+
+    def prioritise(self, ids: Sequence[str], priorities: Sequence[float]) -> None:
+        with self._lock:
+            for id, priority in rules.check_priorities(ids, priorities):
+                if id in self._work:
+                    self._work[id].priority = priority
+            self._sequence += 1
+
+    def claim(self, *, worker: str, limit: int, seconds: float) -> list[Task]:
+        with self._lock:
+            self._check_open()
+            rules.check_limit(limit)
+            now = time.time()
+            due = [id for id, work in self._work.items() if work.due <= now]
+            due.sort(key=lambda id: (-self._work[id].priority, self._items[id].number))
+            for id in due[:limit]:
+                self._work[id].due, self._work[id].worker = now + seconds, worker
+            return [Task(self._item(id), self._work[id].attempts) for id in due[:limit]]
+
+    def release(self, worker: str) -> int:
+        with self._lock:
+            held = [work for work in self._work.values() if work.worker == worker]
+            for work in held:
+                work.due, work.worker = 0.0, None
+            return len(held)
+
+    def fail(self, reports: Sequence[Failed], *, retry_after: float | None) -> None:
+        with self._lock:
+            self._check_open()
+            now = time.time()
+            for report in reports:
+                work, record = self._work.get(report.id), self._items.get(report.id)
+                if work is None or record is None or record.revision != report.revision:
+                    continue
+                work.due = GIVEN_UP if retry_after is None else now + retry_after
+                work.worker, work.reason, work.when = None, rules.reason(report), now
+                work.attempts += 1
+            self._sequence += 1
+
+    def failures(self, *, after: str, limit: int) -> list[Failure]:
+        with self._lock:
+            rules.check_limit(limit)
+            failed = [(id, w) for id, w in self._work.items() if w.due == GIVEN_UP and id > after]
+            return [
+                Failure(id, self._items[id].uri, work.reason, work.attempts, work.when)
+                for id, work in sorted(failed, key=lambda pair: pair[0])[:limit]
+            ]
+
+    def retry(self) -> int:
+        with self._lock:
+            failed = [work for work in self._work.values() if work.due == GIVEN_UP]
+            for work in failed:
+                work.due, work.attempts = 0.0, 0
+            self._sequence += 1
+            return len(failed)
+
+    # ---- inside
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise StoreError(f"{self.location}: this gallery is closed")
+
+    def _put_to_work(self, id: str) -> None:
+        self._work.pop(id, None)
+        target = self._state.target
+        if target is not None and target not in self._items[id].vectors:
+            self._work[id] = _Work()
+
+    def _by_number(self) -> list[str]:
+        return sorted(self._items, key=lambda id: self._items[id].number)
+
+    def _stored(self, space: str) -> int:
+        return sum(space in record.vectors for record in self._items.values())
+
+    def _item(self, id: str) -> Item:
+        record = self._items[id]
+        return Item(
+            id=id,
+            uri=record.uri,
+            payload=json.loads(record.payload),
+            revision=record.revision,
+            created=record.created,
+            changed=record.changed,
+            spaces=tuple(space for space in self._state.spaces if space in record.vectors),
+        )
+
+    def _hit(self, id: str, score: float, space: str) -> Hit:
+        record = self._items[id]
+        return Hit(id, score, self._state.spaces[space], record.uri, json.loads(record.payload))
+
+
+def _first(preference: Sequence[str], vectors: Mapping[str, FloatArray]) -> str | None:
+    """The live rule."""
+    return next((space for space in preference if space in vectors), None)
+
+
+def _given(value: float | None, otherwise: float) -> float:
+    return otherwise if value is None else value

@@ -1,0 +1,37 @@
+"""Every store behind one fixture: the contract tests run on each of them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from midspan.gallery.stores import create_store
+from midspan.gallery.stores.base import Store
+from tests.gallery.samples import OLD, entry
+
+NAMES = ["memory"]
+
+Locate = Callable[[], str]
+
+
+@pytest.fixture(params=NAMES)
+def locate(request: pytest.FixtureRequest, tmp_path: Path) -> Locate:
+    """A new location at each call."""
+
+    def new_location() -> str:
+        name = "g" + uuid.uuid4().hex[:12]
+        if request.param == "memory":
+            return f"memory:{name}"
+        return str(tmp_path / f"{name}.midspan")
+
+    return new_location
+
+
+@pytest.fixture
+def store(locate: Locate) -> Iterator[Store]:
+    made = create_store(locate(), OLD, entry=entry("create"))
+    yield made
+    made.close()

@@ -1,0 +1,201 @@
+"""The front door: what a user writes, on each store."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from midspan.errors import GalleryError, ItemError, SpaceMismatch, UnknownId
+from midspan.gallery import Gallery
+from midspan.gallery.filters import Eq
+from midspan.spaces import Embeddings, Space
+from tests.gallery.conftest import Locate
+from tests.gallery.samples import DIM, NEW, OLD, STRANGER, WIDE, embed, start
+
+
+@pytest.fixture
+def gallery(locate: Locate) -> Iterator[Gallery]:
+    with Gallery.create(locate(), OLD, who="tester") as made:
+        yield made
+
+
+def test_add_search_get(gallery: Gallery) -> None:
+    ids = [f"i{number}" for number in range(50)]
+    count = gallery.add(
+        embed(ids),
+        uris=[f"{id}.png" for id in ids],
+        payloads=[{"even": number % 2 == 0} for number in range(50)],
+    )
+    assert count == len(gallery) == 50
+    hits = gallery.search(embed(["i7", "i8"]), k=3)
+    assert [row[0].id for row in hits] == ["i7", "i8"]
+    assert (hits[0][0].uri, hits[0][0].payload, hits[0][0].space) == (
+        "i7.png",
+        {"even": False},
+        OLD,
+    )
+    assert hits[0][0].score == pytest.approx(1.0)
+    assert hits[0][0].score >= hits[0][1].score >= hits[0][2].score
+    assert gallery.get("i7").payload == {"even": False}
+    with pytest.raises(UnknownId, match="'nobody' is not in"):
+        gallery.get("nobody")
+
+
+def test_filters_in_both_forms(gallery: Gallery) -> None:
+    ids = [f"i{number}" for number in range(10)]
+    gallery.add(embed(ids), payloads=[{"n": number} for number in range(10)])
+    typed = gallery.search(embed(["i3"]), filter=Eq("n", 4))
+    plain = gallery.search(embed(["i3"]), filter={"n": 4})
+    assert typed == plain
+    assert [hit.id for hit in typed[0]] == ["i4"]
+
+
+def test_plain_numbers_want_their_space(gallery: Gallery) -> None:
+    gallery.add(embed(["a", "b"]))
+    vector = embed(["b"]).vectors[0]
+    assert gallery.search(vector, space=OLD, k=1)[0][0].id == "b"
+    with pytest.raises(SpaceMismatch, match="want space="):
+        gallery.search(vector)
+
+
+def test_queries_of_another_encoder_are_refused(gallery: Gallery) -> None:
+    gallery.add(embed(["a"]))
+    with pytest.raises(SpaceMismatch, match="no compatibility between the two is on record"):
+        gallery.search(embed(["q"], STRANGER))
+    compatible = embed(["q"], NEW)  # trained for it: may search the old vectors as they are
+    assert gallery.search(compatible)[0][0].id == "a"
+
+
+def test_a_bridged_gallery_is_searched_by_parts(gallery: Gallery) -> None:
+    gallery.add(embed(["a", "b"]))
+    start(gallery.store, to=WIDE)
+    gallery.store.fill(embed(["b"], WIDE), revisions=[1])
+    with pytest.raises(SpaceMismatch, match="no compatibility"):
+        gallery.search(embed(["q"], WIDE))
+    new_part = gallery.search(embed(["q"], WIDE), among=(WIDE.fingerprint,))
+    old_part = gallery.search(embed(["q"]), among=(OLD.fingerprint,))
+    assert [[hit.id for hit in part[0]] for part in (new_part, old_part)] == [["b"], ["a"]]
+
+
+def test_another_encoder_may_not_open_it(locate: Locate) -> None:
+    location = locate()
+    with Gallery.create(location, OLD) as made:
+        made.check_encoder(OLD)
+        with pytest.raises(SpaceMismatch, match="Two ways out: use the gallery's own encoder, or"):
+            made.check_encoder(STRANGER)
+    if location.startswith("memory:"):
+        return
+    with pytest.raises(SpaceMismatch, match="midspan upgrade start"):
+        Gallery.open(location, encoder_space=STRANGER)
+    with Gallery.open(location, encoder_space=OLD) as again:
+        assert again.space == OLD
+
+
+def test_replace_put_delete_annotate(gallery: Gallery) -> None:
+    gallery.add(embed(["a", "b"]), payloads=[{"n": 1}, {"n": 2}])
+    with pytest.raises(ItemError, match="already"):
+        gallery.add(embed(["a"]))
+    gallery.replace(embed(["a"], seed=1), payloads=[{"n": 3}])
+    gallery.put(embed(["b", "c"], seed=1))
+    gallery.annotate({"c": {"n": 9}})
+    items = gallery.store.get(["a", "b", "c"])
+    assert [(item.revision, item.payload) for item in items] == [
+        (2, {"n": 3}),
+        (2, {}),
+        (1, {"n": 9}),
+    ]
+    assert gallery.delete(["a", "zz"]) == 1
+    assert len(gallery) == 2
+
+
+def test_vectors_in_two_spaces_at_once(gallery: Gallery) -> None:
+    gallery.add(embed(["a", "b"]))
+    start(gallery.store)
+    gallery.add(embed(["c", "d"], NEW), also=[embed(["c"], OLD)])
+    assert gallery.get("c").spaces == (OLD.fingerprint, NEW.fingerprint)
+    assert gallery.get("d").spaces == (NEW.fingerprint,)
+    with pytest.raises(ItemError, match="a vector for 'x'"):
+        gallery.add(embed(["e"], NEW), also=[embed(["x"], OLD)])
+
+
+def test_columns_must_fit(gallery: Gallery) -> None:
+    with pytest.raises(ItemError, match="1 uris for 2 items"):
+        gallery.add(embed(["a", "b"]), uris=["x"])
+    with pytest.raises(ItemError, match="3 payloads for 2 items"):
+        gallery.add(embed(["a", "b"]), payloads=[{}, {}, {}])
+    assert len(gallery) == 0
+
+
+def test_more_than_one_batch(gallery: Gallery) -> None:
+    rng = np.random.default_rng(0)
+    ids = np.array([f"i{number:05}" for number in range(4500)])
+    rows = rng.standard_normal((4500, DIM)).astype(np.float32)
+    gallery.add(Embeddings(ids=ids, vectors=rows, space=OLD), uris=list(ids))
+    assert len(gallery) == 4500
+    assert gallery.get("i04321").uri == "i04321"
+    wanted = [f"i{number:05}" for number in (0, 1999, 2000, 4499)]
+    hits = gallery.search(rows[[0, 1999, 2000, 4499]], space=OLD, k=1)
+    assert [row[0].id for row in hits] == wanted
+
+
+def test_more_like_a_stored_item(gallery: Gallery) -> None:
+    gallery.add(embed([f"i{number}" for number in range(20)]))
+    hits = gallery.more_like("i3", k=5)
+    wanted = gallery.search(embed(["i3"]), k=6)[0][1:]
+    assert hits == wanted
+    with pytest.raises(UnknownId):
+        gallery.more_like("nobody")
+
+
+def test_info_names_the_spaces(gallery: Gallery) -> None:
+    gallery.add(embed(["a", "b", "c"]))
+    start(gallery.store)
+    gallery.store.fill(embed(["a"], NEW), revisions=[1])
+    info = gallery.info()
+    assert (info.items, info.by_space, info.failed) == (3, {"new": 1, "old": 2}, 0)
+    assert (info.done, info.pending, info.upgrade) == (1, 2, {"mode": "direct"})
+    assert info.stored == {"old": 3, "new": 1}
+    assert [space["live"] for space in info.spaces] == [True, True]
+    assert info.to_dict()["by_space"] == {"new": 1, "old": 2}
+
+
+def test_two_spaces_of_one_name_are_told_apart(gallery: Gallery) -> None:
+    twin = Space(name="old", dim=DIM, fingerprint="f-twin", compatible_with=("f-old",))
+    start(gallery.store, to=twin)
+    assert gallery.info().by_space == {"old (f-twin)": 0, "old (f-old)": 0}
+
+
+def test_verify_counts_what_is_odd(gallery: Gallery) -> None:
+    ids = ["a", "b", "c", "d"]
+    rows = embed(ids).vectors.copy()
+    rows[1] = rows[0]
+    rows[2] *= 3
+    gallery.add(Embeddings(ids=np.array(ids), vectors=rows, space=OLD))
+    report = gallery.verify()
+    assert report.ok
+    assert report.items == 4
+    check = report.spaces[0]
+    assert (check.name, check.fingerprint, check.vectors) == ("old", OLD.fingerprint, 4)
+    assert (check.unusable, check.unnormalised, check.duplicates) == (0, 1, 1)
+    assert report.to_dict()["ok"] is True
+
+
+def test_verify_finds_items_that_cannot_be_found(gallery: Gallery) -> None:
+    gallery.add(embed(["a"]))
+    state = start(gallery.store)
+    gallery.add(embed(["b"], NEW))
+    back = dataclasses.replace(state, live=(OLD.fingerprint,), target=None, upgrade=None)
+    gallery.store.change(back, entry=gallery.trail(limit=1)[0])
+    report = gallery.verify()
+    assert (report.ok, report.without, report.first_without) == (False, 1, ("b",))
+    assert report.problems[0].startswith("1 items have no live vector, first 'b'")
+    assert "1 vectors of 'new' are left" in report.problems[1]
+
+
+def test_a_closed_or_strange_place_is_a_clear_error(locate: Locate) -> None:
+    for location in ("", "ftp://x/y", "  "):
+        with pytest.raises(GalleryError):
+            Gallery.open(location)
