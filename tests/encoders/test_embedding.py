@@ -12,7 +12,7 @@ from PIL import Image
 from midspan import data
 from midspan.data.decode import Pixels
 from midspan.encoders import Encoder
-from midspan.encoders.embedding import _one_ahead
+from midspan.encoders.embedding import _blocks, _one_ahead
 from midspan.errors import ImageError
 from midspan.spaces import IntArray
 
@@ -61,7 +61,7 @@ def test_a_strict_set_stays_strict(encoder: Encoder, photos: Path) -> None:
 
 @pytest.mark.parametrize(("count", "batch_size"), [(0, 4), (3, 4), (8, 4), (9, 4)])
 def test_every_row_is_read_once_and_in_order(count: int, batch_size: int) -> None:
-    blocks = list(_one_ahead(lambda rows: rows, count=count, batch_size=batch_size))
+    blocks = list(_one_ahead(lambda rows: rows, _blocks(count, batch_size)))
     assert [row for rows in blocks for row in rows] == list(range(count))
     assert all(len(rows) == batch_size for rows in blocks[:-1])
 
@@ -74,7 +74,7 @@ def test_the_next_block_is_read_while_this_one_is_used() -> None:
             reading.set()
         return int(rows[0])
 
-    blocks = _one_ahead(read, count=2, batch_size=1)
+    blocks = _one_ahead(read, _blocks(2, 1))
     assert next(blocks) == 0
     assert reading.wait(timeout=30)
     assert next(blocks) == 1
@@ -86,7 +86,7 @@ def test_an_error_in_the_thread_comes_out() -> None:
             raise ImageError("the second")
         return 0
 
-    blocks = _one_ahead(read, count=3, batch_size=1)
+    blocks = _one_ahead(read, _blocks(3, 1))
     next(blocks)
     with pytest.raises(ImageError, match="the second"):
         next(blocks)

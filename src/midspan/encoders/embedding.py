@@ -13,7 +13,7 @@ import numpy.typing as npt
 from midspan import progress
 from midspan.data import ImageSet
 from midspan.data.decode import Pixels, fit_array
-from midspan.data.sources import Readable
+from midspan.data.sources import ArraySource, CachedSource, Readable
 from midspan.encoders.preprocessing import Preprocessing
 from midspan.errors import EncoderError, SpaceMismatch
 from midspan.spaces import Column, Embeddings, FloatArray, IntArray, Space, StrArray
@@ -36,6 +36,7 @@ class Source:
     columns: Mapping[str, Column]
     read: Callable[[IntArray], npt.NDArray[Any]]
     read_readable: Callable[[IntArray], Readable] | None = None  # what can be decoded of them
+    instant: bool = True  # reading is plain indexing: a thread for it would only be in the way
 
 
 def image_source(
@@ -58,6 +59,7 @@ def image_source(
             ids=_ids(ids, count=len(images)),
             columns={},
             read=lambda rows: _fit(images[rows], preprocessing, wanted),
+            instant=_fits(images, preprocessing),
         )
     if not isinstance(items, ImageSet):
         raise EncoderError(
@@ -74,6 +76,8 @@ def image_source(
         columns=columns,
         read=lambda rows: items.load(rows, **wanted),
         read_readable=lambda rows: items.load_readable(rows, **wanted),
+        instant=isinstance(items.source, ArraySource | CachedSource)
+        and _fits(items.source.images, preprocessing),
     )
 
 
@@ -119,7 +123,7 @@ def embed_source(
     show: bool,
     on_failure: OnFailure | None,
 ) -> Embeddings:
-    """Read and prepare the next batch in a thread while `run` works on this one.
+    """Where reading takes time, the next batch is read in a thread while `run` works on this one.
 
     on_failure: told of each image that cannot be decoded, which is then left out; without it such
     an image is an ImageError.
@@ -138,7 +142,9 @@ def embed_source(
 
     label = f"embed with {space.name}"
     with progress.bar(label, total=len(vectors), unit="items", show=show) as done:
-        for rows, failed, batch in _one_ahead(read, count=len(vectors), batch_size=batch_size):
+        blocks = _blocks(len(vectors), batch_size)
+        coming = map(read, blocks) if source.instant else _one_ahead(read, blocks)
+        for rows, failed, batch in coming:
             for row, reason in failed:
                 assert on_failure is not None
                 on_failure(str(source.ids[row]), reason)
@@ -158,8 +164,11 @@ def embed_source(
     )
 
 
-def _one_ahead(read: Callable[[IntArray], Read], *, count: int, batch_size: int) -> Iterator[Read]:
-    blocks = [np.arange(s, min(s + batch_size, count)) for s in range(0, count, batch_size)]
+def _blocks(count: int, size: int) -> list[IntArray]:
+    return [np.arange(start, min(start + size, count)) for start in range(0, count, size)]
+
+
+def _one_ahead(read: Callable[[IntArray], Read], blocks: list[IntArray]) -> Iterator[Read]:
     if len(blocks) <= 1:  # a single query must not wait for a thread
         yield from map(read, blocks)
         return
@@ -219,8 +228,12 @@ def _check_images(images: npt.NDArray[Any]) -> Pixels:
     return images
 
 
+def _fits(images: Pixels, preprocessing: Preprocessing) -> bool:
+    wanted = (preprocessing.height, preprocessing.width, preprocessing.channels)
+    return images.shape[1:] == wanted
+
+
 def _fit(images: Pixels, preprocessing: Preprocessing, wanted: Mapping[str, Any]) -> Pixels:
-    size = (preprocessing.height, preprocessing.width, preprocessing.channels)
-    if images.shape[1:] == size:
+    if _fits(images, preprocessing):
         return images
     return np.stack([fit_array(image, **wanted) for image in images])

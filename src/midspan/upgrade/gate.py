@@ -93,8 +93,8 @@ def gate(
     """
     if not 0 <= max_negative_flips <= 1 or min_retention < 0:
         raise EvaluationError(
-            f"max_negative_flips = {max_negative_flips} and min_retention = {min_retention}; wanted "
-            "a share between 0 and 1, and a ratio of 0 or more"
+            f"max_negative_flips = {max_negative_flips}, min_retention = {min_retention}; "
+            "wanted a share between 0 and 1, and a ratio of 0 or more"
         )
     before, after, query, truth = _same_items(before, after, query, truth)
     labelled = before.labels is not None
