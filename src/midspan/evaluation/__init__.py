@@ -2,6 +2,7 @@
 
 from midspan.evaluation.bootstrap import bootstrap_ci
 from midspan.evaluation.clustering import nmi
+from midspan.evaluation.compare import Comparison, Group, compare
 from midspan.evaluation.compatibility import (
     ChainSummary,
     Gains,
@@ -13,6 +14,7 @@ from midspan.evaluation.compatibility import (
     is_compatible,
     p_scores,
 )
+from midspan.evaluation.curves import Curve, backfill_curve
 from midspan.evaluation.flips import Flips, flips, flips_by_group, precision_flips
 from midspan.evaluation.geometry import (
     intra_class_distance,
@@ -26,13 +28,18 @@ from midspan.evaluation.search import search_exact
 __all__ = [
     "METRICS",
     "ChainSummary",
+    "Comparison",
+    "Curve",
     "Flips",
     "Gains",
+    "Group",
     "PScores",
     "Retrieval",
     "average_p_scores",
+    "backfill_curve",
     "bootstrap_ci",
     "chain_summary",
+    "compare",
     "compatibility_matrix",
     "evaluate",
     "flips",

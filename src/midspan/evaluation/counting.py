@@ -8,17 +8,24 @@ equal score counts as above if and only if its column comes first.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
 import numpy as np
 import numpy.typing as npt
 
 from midspan.evaluation.scores import BoolArray
 from midspan.spaces import FloatArray, IntArray
 
+Counts = npt.NDArray[np.int32]
+
 BLOCK = 8192  # columns looked at together; NumPy wants more than 4096 for full speed
 COMPARE_UP_TO = 40  # more thresholds than this: sorting is faster (measured, AVX-512)
 MASK_BYTES = 2**19  # comparisons held at once, so that they stay in the second cache
-WHOLE = np.zeros(1, dtype=np.int64)  # one segment
-WORDS = 128  # sums of at most 255 words of eight booleans fit their bytes
+EVEN_BYTES = np.uint64(0x00FF00FF00FF00FF)
+EACH_PAIR = np.uint64(0x0001000100010001)
+WORDS = 255  # sums of at most 255 words of eight booleans fit their bytes
 
 
 def ranks_of(scores: FloatArray, thresholds: FloatArray, columns: IntArray) -> IntArray:
@@ -30,10 +37,11 @@ def ranks_of(scores: FloatArray, thresholds: FloatArray, columns: IntArray) -> I
     ranks = np.zeros(thresholds.shape, dtype=np.int64)
     for start in range(0, scores.shape[1], BLOCK):
         block = scores[:, start : start + BLOCK]
+        whole = Segments.whole(block.shape[1])
         limits = before_block(thresholds, columns, stop=start + BLOCK)
         own = (columns >= start) & (columns < start + BLOCK) & (thresholds < np.inf)
         if thresholds.shape[1] <= COMPARE_UP_TO:
-            ranks += count_above(block, limits, WHOLE)[:, :, 0]
+            ranks += count_above(block, limits, whole)[:, :, 0]
             ranks += _ties_before(block, thresholds, columns - start, own)
         else:
             ranks += _count_sorted(block, limits, thresholds, columns - start, own)
@@ -46,32 +54,70 @@ def before_block(thresholds: FloatArray, columns: IntArray, *, stop: int) -> Flo
     return np.where(columns >= stop, below, thresholds)
 
 
-def count_above(
-    block: FloatArray, thresholds: FloatArray, starts: IntArray, *, equal: bool = False
-) -> IntArray:
-    """(q, R, n) how many scores (q, w) are above (equal to) thresholds (q, R) in n segments.
+@dataclass(frozen=True, slots=True)
+class Segments:
+    """Parts of a block of columns in which scores are counted apart."""
 
-    starts: (n,) where the segments begin, multiples of 8.
-    """
+    width: int
+    cuts: IntArray  # (c,) first words of pieces whose byte sums cannot overflow
+    firsts: IntArray  # (n,) the first piece of each segment
+    length: int  # words in each piece if they are equal, else 0
+
+    @classmethod
+    def of(cls, starts: IntArray, *, width: int) -> Segments:
+        """starts: (n,) where the segments begin, multiples of 8, the first one 0."""
+        words = -(-width // 8)
+        edges = np.append(starts // 8, words)
+        cuts = np.concatenate([np.arange(*edge, WORDS) for edge in pairwise(edges)])
+        lengths = np.unique(np.diff(cuts, append=words))
+        return cls(
+            width=width,
+            cuts=cuts,
+            firsts=np.searchsorted(cuts, starts // 8),
+            length=int(lengths[0]) if len(lengths) == 1 else 0,
+        )
+
+    @classmethod
+    def whole(cls, width: int) -> Segments:
+        return cls.of(np.zeros(1, dtype=np.int64), width=width)
+
+
+def count_above(
+    block: FloatArray, thresholds: FloatArray, segments: Segments, *, equal: bool = False
+) -> Counts:
+    """(q, R, n) how many scores (q, w) are above (or equal to) thresholds (q, R), by segment."""
     lines, width = block.shape
     n_thresholds = thresholds.shape[1]
     padded = -(-width // 8) * 8
-    # Long segments are cut where their byte sums would overflow, and put together again.
-    cuts = np.union1d(starts // 8, np.arange(0, padded // 8, WORDS))
-    first_cut = np.searchsorted(cuts, starts // 8)
-    counts = np.empty((lines, n_thresholds, len(starts)), dtype=np.int64)
     compare = np.equal if equal else np.greater
     step = max(1, MASK_BYTES // max(1, n_thresholds * padded))
     mask = np.empty((min(step, lines), n_thresholds, padded), dtype=bool)
     mask[:, :, width:] = False
+    sums = np.empty((lines, n_thresholds, len(segments.cuts)), dtype=np.uint64)
     for first in range(0, lines, step):
-        part = block[first : first + step]
+        part, limits = block[first : first + step], thresholds[first : first + step]
         held = mask[: len(part)]
-        compare(part[:, None, :], thresholds[first : first + step, :, None], out=held[:, :, :width])
-        sums = np.add.reduceat(held.view(np.uint64), cuts, axis=2)  # eight sums of a byte each
-        by_cut = sums.view(np.uint8).reshape(*sums.shape, 8).sum(axis=3, dtype=np.int64)
-        counts[first : first + step] = np.add.reduceat(by_cut, first_cut, axis=2)
+        compare(part[:, None, :], limits[:, :, None], out=held[:, :, :width])
+        words, total = held.view(np.uint64), sums[first : first + step]
+        if segments.length:  # eight sums of one byte each
+            np.einsum("qrcl->qrc", words.reshape(*total.shape, segments.length), out=total)
+        else:
+            np.add.reduceat(words, segments.cuts, axis=2, out=total)
+    counts = _sum_bytes(sums)
+    if len(segments.firsts) < len(segments.cuts):
+        counts = np.add.reduceat(counts, segments.firsts, axis=2)
     return counts
+
+
+def _sum_bytes(words: npt.NDArray[np.uint64]) -> Counts:
+    """The sum of the eight bytes of each word, in four steps for all words at once."""
+    pairs = words & EVEN_BYTES
+    words >>= np.uint64(8)
+    words &= EVEN_BYTES
+    pairs += words
+    pairs *= EACH_PAIR
+    pairs >>= np.uint64(48)
+    return pairs.astype(np.int32)
 
 
 def _ties_before(
@@ -84,7 +130,8 @@ def _ties_before(
         return extra
     chosen = np.argsort(~own, axis=1, kind="stable")[:, :width]  # own ones first
     limits = np.take_along_axis(np.where(own, thresholds, np.nan), chosen, axis=1)
-    equal = count_above(block, limits.astype(np.float32), WHOLE, equal=True)[:, :, 0]
+    whole = Segments.whole(block.shape[1])
+    equal = count_above(block, limits.astype(np.float32), whole, equal=True)[:, :, 0]
     line, place = np.nonzero(equal > 1)  # each one equals itself
     which = chosen[line, place]
     extra[line, which] = equal_before(block, line, thresholds[line, which], columns[line, which])
@@ -97,12 +144,18 @@ def equal_before(
     """(n,) how often block[line[i], : columns[i]] equals values[i]."""
     counts = np.empty(len(line), dtype=np.int64)
     place = np.arange(block.shape[1])
+    for some, same in equal_pairs(block, line, values):
+        counts[some] = np.count_nonzero(same & (place < columns[some, None]), axis=1)
+    return counts
+
+
+def equal_pairs(
+    block: FloatArray, line: IntArray, values: FloatArray
+) -> Iterator[tuple[slice, BoolArray]]:
+    """(which of the pairs, (m, w) where block[line[i]] equals values[i]), some at a time."""
     for first in range(0, len(line), 64):
         some = slice(first, first + 64)
-        same = block[line[some]] == values[some, None]
-        same &= place < columns[some, None]
-        counts[some] = np.count_nonzero(same, axis=1)
-    return counts
+        yield some, block[line[some]] == values[some, None]
 
 
 def _count_sorted(

@@ -20,9 +20,9 @@ from midspan.evaluation.ties import Doubles, find_doubles, id_order, inverse, qu
 from midspan.spaces import Embeddings, FloatArray, IntArray, Metric, check_comparable
 
 NEVER = np.iinfo(np.int64).max  # the rank of what is not there
-SCORE_BYTES = 64 * 2**20  # scores of one chunk of queries with the whole gallery …
+SCORE_BYTES = 16 * 2**20  # scores of one chunk of queries with the whole gallery …
 MOST_SCORE_BYTES = 512 * 2**20  # … or this, before fewer than 64 queries go together
-LINES = 16  # queries that a thread takes at a time
+LINES = 64  # queries that a thread takes at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +74,13 @@ def relevant_ranks(
 
 @dataclass(frozen=True, slots=True)
 class Scorer:
-    """Prepared vectors; the gallery stands in the order that decides between equal scores."""
+    """Prepared vectors; the gallery stands in columns, by default those of `id_order`."""
 
     queries: FloatArray  # (Q, D')
-    gallery: FloatArray  # (G, D'), by column
+    gallery: FloatArray  # (C, D')
     columns: IntArray | None  # (G,) column of each gallery row; None: the row itself
-    doubles: Doubles  # by column
-    n_gallery: int
+    keys: npt.NDArray[np.uint64]  # (G,) quick keys of the gallery rows
+    doubles: Doubles  # by row
 
     @classmethod
     def of(
@@ -90,7 +90,9 @@ class Scorer:
         *,
         metric: Metric | None,
         direct: bool,
+        row_at: IntArray | None = None,
     ) -> Scorer:
+        """row_at: (C,) the gallery row of each column, NO_ROW for a filler."""
         both = isinstance(query, Embeddings) and isinstance(gallery, Embeddings)
         if both and not direct:
             check_comparable(query.space, gallery.space)  # type: ignore[union-attr]
@@ -101,41 +103,47 @@ class Scorer:
         if q.shape[1] != g.shape[1]:
             raise VectorError(f"query has {q.shape[1]} dimensions, gallery {g.shape[1]}")
         centre = middle(q, metric=metric)
-        order = id_order(gallery.ids if isinstance(gallery, Embeddings) else None)
-        prepared = np.empty((len(g), prepared_dim(g.shape[1], metric=metric)), dtype=np.float32)
+        if row_at is None:
+            row_at = id_order(gallery.ids if isinstance(gallery, Embeddings) else None)
+        columns = None if row_at is None else inverse(row_at, length=len(g))
+        n_columns = len(g) if row_at is None else len(row_at)
+        width = prepared_dim(g.shape[1], metric=metric)
+        prepared = np.zeros((n_columns, width), dtype=np.float32)
         keys = np.empty(len(g), dtype=np.uint64)
 
-        def raw(start: int, stop: int) -> npt.NDArray[Any]:
-            return g[start:stop] if order is None else g[order[start:stop]]
-
         def work(start: int, stop: int) -> None:
-            rows = raw(start, stop)
-            prepare(
-                rows, metric=metric, what="gallery", side="gallery", centre=centre,
-                first_row=start, out=prepared[start:stop],
+            rows = prepare(
+                g[start:stop], metric=metric, what="gallery", side="gallery", centre=centre,
+                first_row=start, out=prepared[start:stop] if columns is None else None,
             )  # fmt: skip
-            keys[start:stop] = quick_keys(rows)
+            if columns is not None:
+                prepared[columns[start:stop]] = rows
+            keys[start:stop] = quick_keys(g[start:stop])
 
         with Threads() as threads:
             threads.spread(work, len(g), step=2048)
         return cls(
             queries=prepare(q, metric=metric, what="query", side="query", centre=centre),
             gallery=prepared,
-            columns=None if order is None else inverse(order),
-            doubles=find_doubles(keys, lambda: (raw(i, i + 2048) for i in range(0, len(g), 2048))),
-            n_gallery=len(g),
+            columns=columns,
+            keys=keys,
+            doubles=find_doubles(keys, lambda: [g]),
         )
+
+    @property
+    def n_gallery(self) -> int:
+        return len(self.keys)
 
     def column(self, rows: IntArray) -> IntArray:
         return rows if self.columns is None else self.columns[rows]
 
-    def scores(self, queries: IntArray, out: FloatArray) -> FloatArray:
-        """(q, G) by column, in the room that `out` gives."""
+    def scores(self, queries: IntArray, room: FloatArray) -> FloatArray:
+        """(q, C) in the room that is given; 0 in columns without a row."""
         shape = len(queries), len(self.gallery)
-        scores = out[: shape[0] * shape[1]].reshape(shape)
+        scores = room[: shape[0] * shape[1]].reshape(shape)
         np.matmul(self.queries[queries], self.gallery.T, out=scores)
         if len(self.doubles):
-            scores[:, self.doubles.rows] = scores[:, self.doubles.firsts]
+            scores[:, self.column(self.doubles.rows)] = scores[:, self.column(self.doubles.firsts)]
         return scores
 
 

@@ -131,7 +131,7 @@ class _Search:
         self.blocks, self.metric, self.ignored, self.threads = blocks, metric, ignored, threads
         self.k = min(int(k), blocks.rows)
         self.order = order
-        self.places = None if order is None else inverse(order)
+        self.places = None if order is None else inverse(order, length=len(order))
         self.keys = np.zeros(blocks.rows, dtype=np.uint64)  # filled by the first pass
 
     def run(self, vectors: npt.NDArray[Any]) -> tuple[FloatArray, IntArray]:

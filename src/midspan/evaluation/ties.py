@@ -78,10 +78,11 @@ def id_order(ids: StrArray | None) -> IntArray | None:
     return np.argsort(ids, kind="stable")
 
 
-def inverse(order: IntArray) -> IntArray:
-    """Place of each row, where order[place] is the row."""
-    places = np.empty(len(order), dtype=np.int64)
-    places[order] = np.arange(len(order))
+def inverse(row_at: IntArray, *, length: int) -> IntArray:
+    """(length,) the place of each row, where row_at[place] is the row or −1."""
+    places = np.empty(length, dtype=np.int64)
+    here = np.flatnonzero(row_at >= 0)
+    places[row_at[here]] = here
     return places
 
 
