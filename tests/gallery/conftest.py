@@ -12,22 +12,32 @@ from midspan.gallery.stores import create_store
 from midspan.gallery.stores.base import Store
 from tests.gallery.samples import OLD, entry
 
-NAMES = ["memory"]
+NAMES = ["memory", "sqlite"]
 
 Locate = Callable[[], str]
 
 
-@pytest.fixture(params=NAMES)
-def locate(request: pytest.FixtureRequest, tmp_path: Path) -> Locate:
-    """A new location at each call."""
-
+def locator(request: pytest.FixtureRequest) -> Locate:
     def new_location() -> str:
         name = "g" + uuid.uuid4().hex[:12]
         if request.param == "memory":
             return f"memory:{name}"
-        return str(tmp_path / f"{name}.midspan")
+        folder: Path = request.getfixturevalue("tmp_path")
+        return str(folder / f"{name}.midspan")
 
     return new_location
+
+
+@pytest.fixture(params=NAMES)
+def locate(request: pytest.FixtureRequest) -> Locate:
+    """A new location at each call."""
+    return locator(request)
+
+
+@pytest.fixture(params=[name for name in NAMES if name != "memory"])
+def locate_engine(request: pytest.FixtureRequest) -> Locate:
+    """The same, but not the reference itself."""
+    return locator(request)
 
 
 @pytest.fixture

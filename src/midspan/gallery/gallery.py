@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from midspan import progress
-from midspan.errors import ItemError, SpaceMismatch, UnknownId
+from midspan.errors import ItemError, SpaceMismatch, StateChanged, UnknownId
 from midspan.gallery.filters import Filter, parse_filter
 from midspan.gallery.info import Info, describe
 from midspan.gallery.items import Draft, Hit, Item, Payload
@@ -30,6 +30,7 @@ from midspan.gallery.verify import Verification, verify
 from midspan.spaces import Embeddings, Space, check_comparable
 
 BATCH = 2000  # items in one transaction
+STATE_CHANGES = 10  # that a search lives through
 
 
 class Gallery:
@@ -218,26 +219,35 @@ class Gallery:
             raise SpaceMismatch("plain numbers want space=…, the space that they live in")
         else:
             vectors = np.atleast_2d(np.asarray(query, dtype=np.float32))
-        state = self.state
-        live = state.live if live is None else live
-        if among is None:
-            among = live
-            for fingerprint in live:
-                if fingerprint in state.spaces:
-                    check_comparable(space, state.spaces[fingerprint])
         if isinstance(filter, Mapping):
             filter = parse_filter(filter)
-        return self.store.search(
-            Query(
-                vectors=vectors,
-                k=k,
-                live=live,
-                among=among,
-                filter=filter,
-                exact=exact,
-                threshold=threshold,
-            )
+        for _ in range(STATE_CHANGES):
+            view = live or self._view(space, check=among is None)
+            try:
+                return self.store.search(
+                    Query(
+                        vectors=vectors,
+                        k=k,
+                        live=view,
+                        among=view if among is None else among,
+                        filter=filter,
+                        exact=exact,
+                        threshold=threshold,
+                    )
+                )
+            except StateChanged:  # an upgrade began or ended in this moment
+                if live is not None or among is not None:
+                    raise
+        raise StateChanged(
+            f"{self.location}: the state changed {STATE_CHANGES} times; search again"
         )
+
+    def _view(self, space: Space, *, check: bool) -> tuple[str, ...]:
+        state = self.state
+        if check:
+            for fingerprint in state.live:
+                check_comparable(space, state.spaces[fingerprint])
+        return state.live
 
     def more_like(
         self, id: str, *, k: int = 10, filter: Filter | Mapping[str, Any] | None = None

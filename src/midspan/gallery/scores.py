@@ -6,12 +6,9 @@ float64 from float32 vectors, and rounded once. Equal scores stand in the order 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
-import numpy.typing as npt
 
-from midspan.spaces import FloatArray, IntArray, Metric
+from midspan.spaces import FloatArray, Metric
 
 
 def prepare(vectors: FloatArray, *, metric: Metric) -> FloatArray:
@@ -34,9 +31,3 @@ def pair_scores(query: FloatArray, rows: FloatArray, *, metric: Metric) -> Float
         scores = (wide * query.astype(np.float64)).sum(axis=1)
     rounded: FloatArray = scores.astype(np.float32)
     return rounded
-
-
-def best_first(scores: npt.NDArray[np.float32], ids: Sequence[str]) -> IntArray:
-    """Indices by falling score, equal scores by id."""
-    order = sorted(range(len(ids)), key=lambda row: (-scores[row], ids[row]))
-    return np.asarray(order, dtype=np.int64)

@@ -14,6 +14,7 @@ from midspan.spaces import Space
 
 STORES = {
     "memory": "midspan.gallery.stores.memory:MemoryStore",
+    "sqlite": "midspan.gallery.stores.sqlite.store:SqliteStore",
 }
 
 __all__ = ["STORES", "Store", "create_store", "open_store", "scheme_of"]

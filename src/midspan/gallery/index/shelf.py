@@ -1,0 +1,100 @@
+"""Vectors in blocks, a row each, with the item and the space that each row belongs to.
+
+Blocks are never moved or copied when the shelf grows, so a million vectors need no second million
+while it does. A removed row is a hole (item −1) that the next vector takes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from midspan.spaces import FloatArray, IntArray
+
+HOLE = -1
+BLOCK_BYTES = 2**25
+
+BoolArray = npt.NDArray[np.bool_]
+
+
+class Shelf:
+    def __init__(self, dim: int) -> None:
+        self.dim = dim
+        self.block = 2 ** max(
+            6, (BLOCK_BYTES // (4 * dim)).bit_length() - 1
+        )  # rows, a power of two
+        self.blocks: list[FloatArray] = []
+        self.size = 0  # rows in use, holes included
+        self._items = np.full(1024, HOLE, dtype=np.int64)
+        self._spaces = np.zeros(1024, dtype=np.int32)
+        self._holes: list[int] = []
+
+    def __len__(self) -> int:
+        return self.size - len(self._holes)
+
+    @property
+    def items(self) -> IntArray:
+        return self._items[: self.size]
+
+    @property
+    def spaces(self) -> npt.NDArray[np.int32]:
+        return self._spaces[: self.size]
+
+    @property
+    def holes(self) -> int:
+        return len(self._holes)
+
+    def add(self, items: IntArray, vectors: FloatArray, *, space: int) -> IntArray:
+        """The rows that these items got."""
+        reused = [self._holes.pop() for _ in range(min(len(items), len(self._holes)))]
+        fresh = len(items) - len(reused)
+        rows = np.concatenate(
+            [np.array(reused, dtype=np.int64), np.arange(self.size, self.size + fresh)]
+        )
+        self._reserve(self.size + fresh)
+        self.size += fresh
+        self.write(rows, items, vectors, space=space)
+        return rows
+
+    def write(self, rows: IntArray, items: IntArray, vectors: FloatArray, *, space: int) -> None:
+        for block in np.unique(rows // self.block):
+            mine = rows // self.block == block
+            self.blocks[block][rows[mine] % self.block] = vectors[mine]
+        self._items[rows] = items
+        self._spaces[rows] = space
+
+    def take(self, rows: IntArray) -> FloatArray:
+        """(len(rows), D), a copy."""
+        if len(rows) == 0:
+            return np.empty((0, self.dim), dtype=np.float32)
+        which, inside = rows // self.block, rows % self.block
+        if (which == which[0]).all():
+            only: FloatArray = self.blocks[which[0]][inside]
+            return only
+        out = np.empty((len(rows), self.dim), dtype=np.float32)
+        for block in np.unique(which):
+            mine = which == block
+            out[mine] = self.blocks[block][inside[mine]]
+        return out
+
+    def remove(self, rows: IntArray) -> None:
+        self._items[rows] = HOLE
+        self._holes.extend(rows.tolist())
+
+    def parts(self) -> list[tuple[int, FloatArray]]:
+        """(first row, (n, D) of the rows in use), block by block; views, not copies."""
+        return [
+            (start, self.blocks[start // self.block][: self.size - start])
+            for start in range(0, self.size, self.block)
+        ]
+
+    def _reserve(self, size: int) -> None:
+        while len(self.blocks) * self.block < size:
+            self.blocks.append(np.empty((self.block, self.dim), dtype=np.float32))
+        if size > len(self._items):
+            capacity = max(size, 2 * len(self._items))
+            items = np.full(capacity, HOLE, dtype=np.int64)
+            items[: self.size] = self._items[: self.size]
+            spaces = np.zeros(capacity, dtype=np.int32)
+            spaces[: self.size] = self._spaces[: self.size]
+            self._items, self._spaces = items, spaces

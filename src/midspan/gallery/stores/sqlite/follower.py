@@ -1,0 +1,141 @@
+"""Keeps a process's mirror in step with the file, whoever writes to it."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from midspan.gallery.index.mirror import Mirror
+from midspan.gallery.index.upkeep import Upkeep
+from midspan.gallery.scores import prepare
+from midspan.gallery.stores.sqlite.database import Database
+from midspan.gallery.stores.sqlite.rows import as_matrix
+from midspan.spaces import FloatArray, IntArray, Space
+
+FETCH = 4096  # rows read at once
+
+
+class Follower:
+    """`catch_up` before each search: what was acknowledged before is then in the mirror."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._connection: sqlite3.Connection | None = None
+        self._lock = threading.Lock()
+        self._mirror = Mirror()
+        self._upkeep = Upkeep(self._mirror)
+        self._seen_version = -1  # SQLite's own counter of commits by other connections
+        self._sequence = -1
+        self._extra: frozenset[int] = frozenset()  # spaces that are not live but were asked for
+
+    def catch_up(self, *, wanted: frozenset[int] = frozenset()) -> Mirror:
+        """`wanted` are spaces that the next search needs, live or not."""
+        with self._lock, self._database.errors():
+            self._database.check_open()
+            if self._connection is None:
+                self._connection = self._database.connect()
+            if not wanted <= self._mirror.tracked.keys():
+                self._extra |= wanted
+                self._seen_version = -1
+            version = self._connection.execute("PRAGMA data_version").fetchone()[0]
+            if version != self._seen_version:
+                self._connection.execute("BEGIN")
+                try:
+                    self._read(self._connection)
+                except BaseException:
+                    self._sequence = -1  # half of it may be done: begin anew next time
+                    raise
+                finally:
+                    self._connection.execute("ROLLBACK")
+                self._seen_version = version
+                self._upkeep.wake()
+            return self._mirror
+
+    def optimise(self) -> None:
+        self.catch_up()
+        self._upkeep.run()
+
+    def close(self) -> None:
+        self._upkeep.stop()
+
+    def _read(self, connection: sqlite3.Connection) -> None:
+        sequence, floor, live = connection.execute(
+            "SELECT sequence, floor, live FROM gallery"
+        ).fetchone()
+        spaces, numbers = {}, {}
+        for number, fingerprint, text in connection.execute(
+            "SELECT number, fingerprint, json FROM spaces"
+        ):
+            spaces[number], numbers[fingerprint] = Space.from_json(text), number
+        preference = tuple(numbers[fingerprint] for fingerprint in json.loads(live))
+        keep = frozenset(preference) | (self._extra & spaces.keys())
+        if self._sequence < floor:  # too far behind, or at the very beginning
+            self._load(connection, preference, keep, spaces)
+        else:
+            self._update(connection, preference, keep, spaces)
+        self._sequence = sequence
+
+    def _load(
+        self,
+        connection: sqlite3.Connection,
+        preference: tuple[int, ...],
+        keep: frozenset[int],
+        spaces: Mapping[int, Space],
+    ) -> None:
+        """Everything, into a new mirror; searches that are under way finish on the old one."""
+        self._upkeep.stop()
+        mirror = Mirror()
+        for number in [*preference, *sorted(keep - set(preference))]:
+            mirror.track(number, spaces[number])
+        mirror.preference = preference
+        for number in list(mirror.tracked):
+            for items, vectors in _vectors(connection, number, spaces[number], since=0):
+                mirror.arrived(number, items, vectors)
+        self._mirror, self._upkeep = mirror, Upkeep(mirror)
+
+    def _update(
+        self,
+        connection: sqlite3.Connection,
+        preference: tuple[int, ...],
+        keep: frozenset[int],
+        spaces: Mapping[int, Space],
+    ) -> None:
+        """What came since, in one step, so that no search sees half of a replacement."""
+        mirror, since = self._mirror, self._sequence
+        known = [number for number in mirror.tracked if number in spaces]
+        gone = connection.execute("SELECT item FROM gone WHERE sequence > ?", (since,)).fetchall()
+        arrivals = [
+            (number, items, vectors)
+            for number in known
+            for items, vectors in _vectors(connection, number, spaces[number], since=since)
+        ]
+        for number in sorted(keep - set(known)):  # not live in the mirror yet: nobody sees them
+            with mirror.lock.exclusive:
+                mirror.track(number, spaces[number])
+            for items, vectors in _vectors(connection, number, spaces[number], since=0):
+                with mirror.lock.exclusive:
+                    mirror.arrived(number, items, vectors)
+        with mirror.lock.exclusive:
+            if gone:
+                mirror.gone(np.array(gone, dtype=np.int64).ravel(), spaces=known)
+            for number, items, vectors in arrivals:
+                mirror.arrived(number, items, vectors)
+            if preference != mirror.preference or keep != mirror.tracked.keys():
+                mirror.prefer(preference, keep=keep)
+
+
+def _vectors(
+    connection: sqlite3.Connection, number: int, space: Space, *, since: int
+) -> Iterator[tuple[IntArray, FloatArray]]:
+    """(items, prepared vectors) that were written after `since`, in parts."""
+    cursor = connection.execute(
+        f"SELECT item, vector FROM vectors_{number} WHERE sequence > ? ORDER BY sequence", (since,)
+    )
+    while rows := cursor.fetchmany(FETCH):
+        items = np.fromiter((item for item, _ in rows), dtype=np.int64, count=len(rows))
+        vectors = as_matrix([vector for _, vector in rows], space.dim)
+        yield items, prepare(vectors, metric=space.metric)

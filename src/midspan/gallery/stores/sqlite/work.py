@@ -1,0 +1,91 @@
+"""The work list: what lacks a vector in the target, who holds it, what failed."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Sequence
+
+from midspan.gallery import rules
+from midspan.gallery.records import Failed, Failure, Task
+from midspan.gallery.stores.sqlite.rows import find, read_items, read_state
+from midspan.gallery.stores.sqlite.writes import Numbers
+
+CHUNK = 5000  # ids looked up at once
+
+
+def prioritise(
+    connection: sqlite3.Connection, ids: Sequence[str], priorities: Sequence[float]
+) -> None:
+    pairs = rules.check_priorities(ids, priorities)
+    for start in range(0, len(pairs), CHUNK):
+        part = pairs[start : start + CHUNK]
+        items = find(connection, [id for id, _ in part])
+        connection.executemany(
+            "UPDATE work SET priority = ? WHERE item = ?",
+            [(priority, items[id]) for id, priority in part if id in items],
+        )
+    Numbers(connection).save()
+
+
+def claim(connection: sqlite3.Connection, worker: str, limit: int, seconds: float) -> list[Task]:
+    now = time.time()
+    _, numbers = read_state(connection)
+    attempts = dict(
+        connection.execute(
+            "SELECT item, attempts FROM work WHERE failed = 0 AND due <= ? "
+            "ORDER BY priority DESC, item LIMIT ?",
+            (now, limit),
+        ).fetchall()
+    )
+    connection.executemany(
+        "UPDATE work SET due = ?, worker = ? WHERE item = ?",
+        [(now + seconds, worker, item) for item in attempts],
+    )
+    items = read_items(connection, numbers, list(attempts))
+    return [Task(items[item], count) for item, count in attempts.items()]
+
+
+def release(connection: sqlite3.Connection, worker: str) -> int:
+    return connection.execute(
+        "UPDATE work SET due = 0, worker = NULL WHERE worker = ?", (worker,)
+    ).rowcount
+
+
+def fail(
+    connection: sqlite3.Connection, reports: Sequence[Failed], retry_after: float | None
+) -> None:
+    now = time.time()
+    connection.executemany(
+        "UPDATE work SET attempts = attempts + 1, worker = NULL, failed = ?, due = ?, reason = ?, "
+        "moment = ? WHERE item = (SELECT item FROM items WHERE id = ? AND revision = ?)",
+        [
+            (
+                retry_after is None,
+                now + (retry_after or 0.0),
+                rules.reason(report),
+                now,
+                report.id,
+                report.revision,
+            )
+            for report in reports
+        ],
+    )
+    Numbers(connection).save()
+
+
+def failures(connection: sqlite3.Connection, after: str, limit: int) -> list[Failure]:
+    rows = connection.execute(
+        "SELECT id, uri, reason, attempts, moment FROM work JOIN items USING (item) "
+        "WHERE failed = 1 AND id > ? ORDER BY id LIMIT ?",
+        (after, limit),
+    )
+    return [Failure(*row) for row in rows]
+
+
+def retry(connection: sqlite3.Connection) -> int:
+    count = connection.execute(
+        "UPDATE work SET failed = 0, due = 0, attempts = 0 WHERE failed = 1"
+    ).rowcount
+    Numbers(connection).save()
+    return count
