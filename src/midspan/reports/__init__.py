@@ -1,6 +1,15 @@
 """Tables, plots and one-file HTML pages from results."""
 
+from midspan.reports.compare_page import Matrix, compare_page
 from midspan.reports.demo_page import DemoResult, demo_page
 from midspan.reports.tables import csv_text, rounded, write_csv
 
-__all__ = ["DemoResult", "csv_text", "demo_page", "rounded", "write_csv"]
+__all__ = [
+    "DemoResult",
+    "Matrix",
+    "compare_page",
+    "csv_text",
+    "demo_page",
+    "rounded",
+    "write_csv",
+]

@@ -195,7 +195,7 @@ def _table(result: DemoResult) -> Any:
             times(cross, random),
         ]
 
-    empty = Cell(MISSING, tone="muted")
+    empty = Cell(MISSING, tone="empty")
     return html_table(
         ["Encoder", "self", "cross, on the old gallery", "cross − old self", "cross ÷ random"],
         [

@@ -43,6 +43,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters["fraction"] = numbers.fraction
+    environment.filters["signed"] = numbers.signed
     environment.filters["duration"] = numbers.duration
     environment.filters["count"] = numbers.count
     return environment

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from midspan.errors import EvaluationError
-from midspan.evaluation.search import search_exact
+from midspan.evaluation import search_exact
 from midspan.reports.images import ImageArray, Pictures, data_uri, image_reader
 from midspan.spaces import Embeddings, FloatArray, IntArray, Metric
 
@@ -49,6 +49,11 @@ class QueryRow:
     query: Picture
     strips: tuple[Strip, ...]
     note: str = ""
+
+    @property
+    def few(self) -> bool:
+        """Short enough to stand side by side."""
+        return max((len(strip.hits) for strip in self.strips), default=0) <= 5
 
 
 class Album:
@@ -102,10 +107,25 @@ def labels_of(items: Embeddings) -> npt.NDArray[Any]:
 
 
 def first_results(
-    queries: FloatArray, gallery: FloatArray, *, own: IntArray, top: int, metric: Metric
+    queries: FloatArray,
+    gallery: FloatArray,
+    *,
+    own: IntArray,
+    top: int,
+    metric: Metric,
+    leave_out: npt.NDArray[Any] | None = None,
 ) -> list[IntArray]:
-    """Rows of the `top` nearest gallery items of each query, its own row `own` left out."""
-    _, found = search_exact(queries, gallery, k=top, metric=metric, exclude=own)  # (Q, top)
+    """Rows of the `top` nearest gallery items of each query, its own row `own` left out.
+
+    leave_out: a column (G,); items that share the value of the query's own row do not count.
+    """
+    codes = None
+    if leave_out is not None:
+        _, numbers = np.unique(leave_out, return_inverse=True)
+        codes = (numbers[own].astype(np.int64), numbers.astype(np.int64))
+    _, found = search_exact(
+        queries, gallery, k=top, metric=metric, exclude=own, ignore_codes=codes
+    )  # (Q, top)
     return [row[row >= 0] for row in found]  # -1: no further item
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 Row = Mapping[str, Any]
-Tone = Literal["", "good", "bad", "muted"]
+Tone = Literal["", "good", "bad", "quiet", "empty"]  # empty: nothing to say, left out on a phone
 
 
 @dataclass(frozen=True, slots=True)
