@@ -162,10 +162,23 @@ def test_items_left_out_of_the_comparison_are_left_out_of_the_rows(tmp_path: Pat
     assert shown
 
 
-def test_without_images_the_labels_stand_in(tmp_path: Path) -> None:
-    walk = page_of(comparison(worse=True), tmp_path)
+def test_without_images_the_ids_stand_in(tmp_path: Path) -> None:
+    result = comparison(worse=True)
+    walk = page_of(result, tmp_path)
     assert not walk.all("img")
-    assert walk.having("class", "no-image")
+    boxes = walk.having("class", "no-image")
+    assert len(boxes) == len(walk.having("class", "query-row")) * 11
+    assert all(box["aria-label"] for box in boxes)
+    assert f"item-{negative_flips(result)[0]}" in walk.by_tag["span"]
+
+
+def test_of_a_long_id_the_end_is_shown(tmp_path: Path) -> None:
+    result = comparison(worse=True)
+    long = np.array([f"very/long/folder/names/photo-{row:04d}.jpg" for row in range(len(LABELS))])
+    walk = page_of(
+        dataclasses.replace(result, old=dataclasses.replace(result.old, ids=long)), tmp_path
+    )
+    assert f"…ames/photo-{negative_flips(result)[0]:04d}.jpg" in walk.by_tag["span"]
 
 
 def test_without_a_single_flip(tmp_path: Path) -> None:

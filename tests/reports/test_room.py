@@ -3,7 +3,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import midspan.reports as reports
+from midspan import reports
 
 HEAVY = ("torch", "matplotlib", "jinja2", "PIL", "scipy", "sklearn", "pyarrow")
 

@@ -46,4 +46,10 @@ def _environment() -> Environment:
     environment.filters["signed"] = numbers.signed
     environment.filters["duration"] = numbers.duration
     environment.filters["count"] = numbers.count
+    environment.filters["tail"] = _tail
     return environment
+
+
+def _tail(text: str, longest: int) -> str:
+    """The end of an id: of a long path the file name says most."""
+    return text if len(text) <= longest else "…" + text[-(longest - 1) :]

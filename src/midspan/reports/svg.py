@@ -27,7 +27,7 @@ CLASSES = (  # eight hues that stay apart for colour-blind readers, on light and
     "#019e73",
     "#c9609b",
     "#b88a00",
-    "#3fa0d8",
+    "#2e92cc",
     "#7552a8",
     "#8a6a3a",
 )
