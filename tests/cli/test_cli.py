@@ -316,3 +316,89 @@ def test_gate_exit_codes_and_json(run: Run, tmp_path: Path) -> None:
         "gate", "--before", old, "--after", worse, "--max-negative-flips", 1, "--min-retention", 0
     )
     assert code == 0
+
+
+def paired(tmp_path: Path) -> tuple[Path, Path]:
+    """Two encoders of the same 200 items: the second is a rotation of the first, and some noise."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(200) % 20
+    first = rng.normal(size=(20, 12))[labels] + 0.7 * rng.normal(size=(200, 12))
+    turn, _ = np.linalg.qr(rng.normal(size=(12, 12)))
+    ids = np.array([f"i{n:03d}" for n in range(200)])
+    paths = []
+    for name, values in (("old", first), ("new", first @ turn + 0.1 * rng.normal(size=(200, 12)))):
+        e = Embeddings(ids, values.astype(np.float32), Space(name, 12), {"labels": labels})
+        paths.append(e.save(tmp_path / f"{name}.npz"))
+    return paths[0], paths[1]
+
+
+def test_bridge_fit_apply_and_use(run: Run, tmp_path: Path) -> None:
+    old, new = paired(tmp_path)
+    folder = tmp_path / "bridge"
+    words = ["bridge", "fit", "--source", old, "--target", new, "--out", folder]
+    code, out, _ = run(*words, "--json")
+    assert code == 0
+    document = json.loads(out)
+    assert document["method"] in {one["method"] for one in document["tried"]}
+    assert document["why"].startswith(document["method"])
+    assert document["pairs"] == 200
+    mapped = tmp_path / "mapped.npz"
+    code, out, _ = run("bridge", "apply", folder, "--input", old, "--out", mapped, "--json")
+    assert code == 0
+    assert Embeddings.load(mapped).space.same_as(Embeddings.load(new).space)
+    words = ["compare", "--old", old, "--new", new, "--json"]
+    with_bridge = json.loads(run(*words, "--bridge", folder)[1])
+    without = json.loads(run(*words)[1])
+    assert with_bridge["cross"] > 0.9 * with_bridge["new_self"] > 2 * without["cross"]
+    code, _, err = run("bridge", "apply", folder, "--input", new, "--out", mapped)
+    assert code == 1  # the wrong side
+    assert "new" in err
+    code, out, _ = run(
+        "gate",
+        "--before",
+        old,
+        "--after",
+        mapped,
+        "--query",
+        new,
+        "--truth",
+        new,
+        "--max-negative-flips",
+        0.2,
+        "--page",
+        tmp_path / "gate.html",
+    )
+    assert code == 0, out
+    assert (tmp_path / "gate.html").exists()
+
+
+def test_bridge_with_settings_and_mistakes(run: Run, tmp_path: Path) -> None:
+    old, new = paired(tmp_path)
+    words = ["bridge", "fit", "--source", old, "--target", new, "--out", tmp_path / "b"]
+    code, out, _ = run(*words, "--method", "procrustes")
+    assert code == 0
+    assert "200 pairs" in out
+    for extra, message in (
+        (["--method", "ridg"], "did you mean 'ridge'"),
+        (["--method", "ridge", "--set", "alhpa=1.0"], "did you mean 'alpha'"),
+        (["--method", "ridge", "--set", "alpha"], "wanted key=value"),
+        (["--set", "alpha=1.0"], "needs a --method"),
+    ):
+        code, _, err = run(*words, *extra)
+        assert code == 1, extra
+        assert message in err
+
+
+def test_bridge_compare_table(run: Run, tmp_path: Path) -> None:
+    old, new = paired(tmp_path)
+    words = ["bridge", "compare", "--source", old, "--target", new, "--methods"]
+    code, out, _ = run(*words, "procrustes,ridge", "--json")
+    assert code == 0
+    rows = {row["name"]: row for row in json.loads(out)["rows"]}
+    assert list(rows) == ["none", "procrustes", "ridge"]
+    assert rows["none"]["verdict"] == "FAIL"
+    assert rows["procrustes"]["retention"] > 3 * rows["none"]["retention"]
+    assert (
+        rows["procrustes"]["low"] <= rows["procrustes"]["retention"] <= rows["procrustes"]["high"]
+    )
+    assert "procrustes" in run(*words, "procrustes")[1]

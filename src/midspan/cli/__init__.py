@@ -8,7 +8,7 @@ import sys
 
 import typer
 
-from midspan.cli import demo, doctor, embed, evaluate, gate, train
+from midspan.cli import bridge, demo, doctor, embed, evaluate, gate, train
 from midspan.errors import Interrupted, MidspanError
 
 app = typer.Typer(
@@ -20,13 +20,16 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-START, LEARN, MEASURE, HELP = "Start here", "Learn", "Measure", "Look around"
+START, LEARN, BRIDGE, MEASURE, HELP = (
+    *("Start here", "Learn", "Bridge encoders that exist", "Measure", "Look around"),
+)
 
 app.command("demo", rich_help_panel=START)(demo.demo)
 app.command("train", rich_help_panel=LEARN)(train.train)
 app.command("runs", rich_help_panel=LEARN)(train.runs)
 app.command("embed", rich_help_panel=LEARN)(embed.embed)
 app.command("export", rich_help_panel=LEARN)(embed.export)
+app.add_typer(bridge.app, name="bridge", rich_help_panel=BRIDGE)
 app.command("eval", rich_help_panel=MEASURE)(evaluate.evaluate)
 app.command("compare", rich_help_panel=MEASURE)(evaluate.compare)
 app.command("gate", rich_help_panel=MEASURE)(gate.gate)

@@ -95,19 +95,19 @@ def run_demo(out: Path, *, epochs: int, seed: int) -> DemoResult:
     from midspan.reports import DemoResult, demo_page
 
     old = _run(out, "old", _settings("old", epochs, seed), method={"name": "independent"})
-    seed = seed + 1  # encoders that start from the same weights are not independent
-    new_side = {"old": {"run": str(out / "old")}}
-    new = _run(out, "compatible", _settings("new", epochs, seed) | new_side, method=METHOD)
+    # Another seed: encoders that start from the same weights are not independent.
+    settings = _settings("new", epochs, seed + 1) | {"old": {"run": str(out / "old")}}
+    new = _run(out, "compatible", settings, method=METHOD)
     alone = _run(
         out,
         "independent",
-        _settings("new", epochs, seed) | new_side,
+        settings,
         method={"name": "independent"},
     )
     images = glyphs()
     test = images.test
     assert test.labels is not None
-    named = {"labels": np.asarray(images.class_names)[test.labels]}  # the page shows characters
+    named = {"class_name": np.asarray(images.class_names)[test.labels]}  # the page shows these
     scores, intervals = _measure(old.embeddings, new.embeddings, alone.embeddings, seed=seed)
     result = DemoResult(
         data_name="printed characters",

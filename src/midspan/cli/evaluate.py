@@ -11,6 +11,7 @@ from midspan.cli.output import JSON_OPTION, percent, print_json, print_table
 from midspan.errors import ConfigError
 
 if TYPE_CHECKING:
+    from midspan.data import ImageSet
     from midspan.evaluation import Comparison
 
 
@@ -82,6 +83,7 @@ def compare(
     exclude: Annotated[
         str | None, typer.Option(help="Column: items that share its value are not counted.")
     ] = None,
+    group: Annotated[str | None, typer.Option(help="Column to break the results down by.")] = None,
     images: Annotated[
         Path | None, typer.Option(help="Image folder, .csv or .npz, for the page.")
     ] = None,
@@ -99,16 +101,30 @@ def compare(
         from midspan.bridges import load_bridge
 
         loaded_bridge = load_bridge(bridge)
+    old_vectors, new_vectors = Embeddings.load(old), Embeddings.load(new)
+    upper_vectors = Embeddings.load(upper) if upper is not None else None
     result = compare_embeddings(
-        old=Embeddings.load(old),
-        new=Embeddings.load(new),
-        upper=Embeddings.load(upper) if upper is not None else None,
+        old=old_vectors,
+        new=new_vectors,
+        upper=upper_vectors,
         metric=metric,
         bridge=loaded_bridge,
         exclude_column=exclude,
+        groups=group,
     )
     if page is not None:
-        _write_page(result, page, images)
+        from midspan.reports import compare_page, evidence
+
+        shown = evidence(result, new=new_vectors, upper=upper_vectors, exclude_column=exclude)
+        compare_page(
+            result,
+            page,
+            images=_pictures(images),
+            curves=shown.curves,
+            rocs=shown.rocs,
+            matrix=shown.matrix,
+            exclude_column=exclude,
+        )
     if as_json:
         print_json(result.to_dict())
         return
@@ -117,15 +133,12 @@ def compare(
         print(f"page: {page.resolve()}")
 
 
-def _write_page(result: Comparison, page: Path, images: Path | None) -> None:
-    from midspan.reports import compare_page
+def _pictures(images: Path | None) -> ImageSet | None:
+    if images is None:
+        return None
+    from midspan.data import open_images
 
-    pictures = None
-    if images is not None:
-        from midspan.data import open_images
-
-        pictures = open_images(images)
-    compare_page(result, page, images=pictures)
+    return open_images(images)
 
 
 def _print_comparison(result: Comparison, metric: str) -> None:

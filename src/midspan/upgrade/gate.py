@@ -212,14 +212,14 @@ def _checks(
         raise EvaluationError("no query has anything to find both before and after")
     flipped = (answers.right_before[answered] > answers.right_after[answered]).astype(float)
     low, high = bootstrap_ci(flipped, seed=seed)
-    flips = _check("negative flips", float(flipped.mean()), low, high, most=max_negative_flips)
+    flips = judged("negative flips", float(flipped.mean()), low, high, most=max_negative_flips)
     after, best = answers.quality_after[rows], answers.quality_reference[rows]
     low, high = bootstrap_ci(after, best, statistic=lambda a, b: a / b, seed=seed)
     kept = float(np.nanmean(after) / np.nanmean(best))
-    return flips, _check("retention", kept, low, high, least=min_retention)
+    return flips, judged("retention", kept, low, high, least=min_retention)
 
 
-def _check(
+def judged(
     name: str,
     value: float,
     low: float,
@@ -228,6 +228,7 @@ def _check(
     most: float | None = None,
     least: float | None = None,
 ) -> Check:
+    """A value with its interval against one limit, `most` or `least`."""
     if most is not None:
         limit, holds, surely = most, value <= most, high <= most
     else:
