@@ -184,11 +184,13 @@ def label_codes(query: npt.NDArray[Any], gallery: npt.NDArray[Any]) -> tuple[Int
             f"query labels are {query.dtype} and gallery labels {gallery.dtype}; "
             "numbers and texts are never equal: convert one of them"
         )
+    for side, labels in (("query", query), ("gallery", gallery)):
+        if labels.dtype.kind == "f" and np.isnan(labels).any():
+            missing = int(np.isnan(labels).sum())
+            raise EvaluationError(
+                f"{missing} {side} labels are NaN (missing); drop those rows first"
+            )
     both = np.concatenate([query, gallery])
-    if both.dtype.kind == "f" and np.isnan(both).any():
-        raise EvaluationError(
-            f"{int(np.isnan(both).sum())} labels are NaN (missing); drop those rows first"
-        )
     _, codes = np.unique(both, return_inverse=True)
     codes = codes.astype(np.int64)
     return codes[: len(query)], codes[len(query) :]

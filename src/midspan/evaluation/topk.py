@@ -87,11 +87,10 @@ class Best:
         """Keep the k best and raise the floor to the last of them."""
         keys = self.keys[start:stop]
         keys.partition(self.room, axis=1)
-        keys[:, : self.k] = keys[:, self.room :].copy()
-        last = keys[:, : self.k].min(axis=1)
+        keys[:, : self.k] = np.sort(keys[:, self.room :], axis=1)[:, ::-1]  # empty ones last
         keys[:, self.k :] = EMPTY
         self.filled[start:stop] = np.minimum(self.filled[start:stop], self.k)
-        self.floor[start:stop, 0] = unpack(last)[0]
+        self.floor[start:stop, 0] = unpack(keys[:, self.k - 1])[0]
 
     def sorted(self) -> tuple[FloatArray, IntArray]:
         """(scores, places), both (Q, k), best first."""
