@@ -1,0 +1,63 @@
+"""An affine map by ridge regression, its penalty chosen by what it finds, not by its error."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from midspan.bridges.base import Bridge, Pairs
+from midspan.bridges.least_squares import decompose, sample_rows, solve_once
+from midspan.spaces import FloatArray
+
+if TYPE_CHECKING:
+    from midspan.bridges.onnx_export import Graph
+
+
+class Ridge(Bridge):
+    """y = xW + b with W = (XᵀX + αI)⁻¹XᵀY on centred pairs; b is not penalised.
+
+    `alpha=None` (ours) takes the α under which left-out items, mapped by the fit without them,
+    are best found by their true target vectors; all of them come from one eigendecomposition.
+    With fewer pairs than dims the dual form is solved. `alpha=0` is plain least squares.
+    """
+
+    name = "ridge"
+
+    def __init__(self, *, alpha: float | None = None, seed: int = 0) -> None:
+        self.alpha = alpha
+        self.seed = seed
+
+    def pairs_needed(self, source_dim: int, target_dim: int) -> int:
+        if self.alpha is None:
+            return 8
+        return 2 if self.alpha > 0 else source_dim + 1
+
+    def _instead(self) -> str:
+        return "" if self.alpha is None else ", or leave alpha to be chosen"
+
+    def _fit(self, pairs: Pairs) -> None:
+        if self.alpha is not None and self.alpha > 0:
+            weight, bias = solve_once(pairs, self.alpha)
+            self.alpha_, self.left_out_score_ = float(self.alpha), None
+        else:
+            spectrum = decompose(pairs)
+            if self.alpha is None:
+                rows = sample_rows(len(pairs), self.seed)
+                choice = spectrum.choose_alpha(
+                    pairs.x(rows), pairs.y(rows), metric=pairs.target.space.metric
+                )
+                self.alpha_, self.left_out_score_ = choice.alpha, choice.score
+            else:
+                self.alpha_, self.left_out_score_ = 0.0, None
+            weight, bias = spectrum.solve(self.alpha_)
+        self.weight_ = weight.astype(np.float32)  # (Ds, Dt)
+        self.bias_ = bias.astype(np.float32)  # (Dt,)
+
+    def _map(self, rows: FloatArray) -> FloatArray:
+        mapped: FloatArray = rows @ self.weight_
+        mapped += self.bias_
+        return mapped
+
+    def _graph(self, graph: Graph, rows: str) -> str:
+        return graph.affine(rows, self.weight_, self.bias_)

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from midspan.bridges import Kernel, Ridge
+from tests.bridges.worlds import encoders, own_found_first, unit64
+
+
+@pytest.mark.parametrize("power", [1.0, 0.5])
+def test_equals_kernel_ridge_regression_written_out(power: float) -> None:
+    old, new = encoders(60)
+    x, y = unit64(old.vectors), unit64(new.vectors)
+    bent = unit64(np.sign(x) * np.abs(x) ** power)
+    gaps = np.sum((bent[:, None] - bent[None]) ** 2, axis=2)
+    scale = 2.0 * np.sum(np.var(bent, axis=0))
+    kernel = np.exp(-gaps / (2 * 1.5 * scale))
+    middle = np.eye(60) - 1.0 / 60
+    dual = np.linalg.solve(middle @ kernel @ middle + 0.2 * np.eye(60), middle @ y)
+    wanted = y.mean(axis=0) + middle @ kernel @ middle @ dual
+    bridge = Kernel(width=1.5, power=power, alpha=0.2).fit(old, new)
+    np.testing.assert_allclose(
+        bridge.unnormalised(old.vectors), wanted, atol=1e-3
+    )  # it drops tiny directions
+
+
+def test_bends_where_an_affine_map_cannot() -> None:
+    old, new = encoders(500, noise=0.01, labelled=False)
+    found = {
+        kind.name: own_found_first(new[300:], kind.fit(old[:300], new[:300]).transform(old[300:]))
+        for kind in (Kernel(), Ridge())
+    }
+    assert found["kernel"] > found["ridge"] + 0.1
+
+
+def test_a_part_of_the_pairs_can_carry_the_map() -> None:
+    old, new = encoders(500, noise=0.01, labelled=False)
+    bridge = Kernel(landmarks=100).fit(old[:300], new[:300])
+    assert bridge.landmarks_.shape == (100, 12)
+    assert own_found_first(new[300:], bridge.transform(old[300:])) > 0.3
+
+
+def test_the_power_is_chosen() -> None:
+    old, new = encoders(120)
+    assert Kernel().fit(old, new).power_ in (1.0, 0.5)
+    assert Kernel(power=0.7).fit(old, new).power_ == 0.7
