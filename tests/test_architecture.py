@@ -104,6 +104,7 @@ def test_front_door_is_light_and_quick() -> None:
 def test_front_door_is_pinned() -> None:
     assert set(midspan.__all__) == {
         "Embeddings",
+        "Gallery",
         "MidspanError",
         "Space",
         "__version__",

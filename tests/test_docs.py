@@ -36,6 +36,10 @@ def test_every_name_of_the_tables_is_on_its_page(page: str) -> None:
 def test_every_verb_is_in_the_docs() -> None:
     everything = "\n".join([*PAGES.values(), (ROOT / "README.md").read_text(encoding="utf-8")])
     verbs = [command.name for command in app.registered_commands]
+    for group in app.registered_groups:
+        assert group.typer_instance is not None
+        inner = group.typer_instance.registered_commands
+        verbs += [f"{group.name} {command.name}" for command in inner]
     assert verbs
     missing = [verb for verb in verbs if f"midspan {verb}" not in everything and verb != "demo"]
     assert missing == []

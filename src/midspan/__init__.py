@@ -15,6 +15,7 @@ __version__ = "0.1.0"
 
 # name → where it lives; imported at first use
 _LAZY = {
+    "Gallery": "midspan.gallery:Gallery",
     "data": "midspan.data",
     "evaluation": "midspan.evaluation",
     "load_encoder": "midspan.encoders:load_encoder",
@@ -24,6 +25,7 @@ _LAZY = {
 
 __all__ = [
     "Embeddings",
+    "Gallery",
     "MidspanError",
     "Space",
     "__version__",
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from midspan import data, evaluation
     from midspan.encoders import load_encoder
     from midspan.evaluation import compare
+    from midspan.gallery import Gallery
     from midspan.training import train
 
 

@@ -8,7 +8,7 @@ import sys
 
 import typer
 
-from midspan.cli import bridge, demo, doctor, embed, evaluate, gate, train
+from midspan.cli import bridge, demo, doctor, embed, evaluate, gallery, gate, train
 from midspan.errors import Interrupted, MidspanError
 
 app = typer.Typer(
@@ -20,9 +20,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-START, LEARN, BRIDGE, MEASURE, HELP = (
-    *("Start here", "Learn", "Bridge encoders that exist", "Measure", "Look around"),
-)
+START, LEARN, BRIDGE = "Start here", "Learn", "Bridge encoders that exist"
+MEASURE, SERVE, HELP = "Measure", "Store and search", "Look around"
 
 app.command("demo", rich_help_panel=START)(demo.demo)
 app.command("train", rich_help_panel=LEARN)(train.train)
@@ -33,6 +32,7 @@ app.add_typer(bridge.app, name="bridge", rich_help_panel=BRIDGE)
 app.command("eval", rich_help_panel=MEASURE)(evaluate.evaluate)
 app.command("compare", rich_help_panel=MEASURE)(evaluate.compare)
 app.command("gate", rich_help_panel=MEASURE)(gate.gate)
+app.add_typer(gallery.app, name="gallery", rich_help_panel=SERVE)
 app.command("doctor", rich_help_panel=HELP)(doctor.doctor)
 
 

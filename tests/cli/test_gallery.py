@@ -1,0 +1,97 @@
+"""`midspan gallery`: fill it, search it, look at it, move it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from midspan import Embeddings, Space
+from midspan.cli import main
+
+Run = Callable[..., tuple[int, str, str]]
+OLD = Space("old", 8, fingerprint="f-old")
+NEW = Space("new", 8, fingerprint="f-new", compatible_with=("f-old",))
+OTHER = Space("other", 8, fingerprint="f-other")
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    def call(*words: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["midspan", *map(str, words)])
+        code = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return call
+
+
+def vectors(path: Path, space: Space, ids: range) -> Path:
+    rng = np.random.default_rng(3)
+    return Embeddings(
+        ids=np.array([f"i{n}" for n in ids]),
+        vectors=rng.normal(size=(50, 8)).astype(np.float32)[list(ids)],
+        space=space,
+        columns={"labels": np.array([n % 5 for n in ids])},
+    ).save(path)
+
+
+def test_create_add_search_info_verify_copy(run: Run, tmp_path: Path) -> None:
+    place = tmp_path / "shop.midspan"
+    first = vectors(tmp_path / "a.npz", OLD, range(30))
+    more = vectors(tmp_path / "b.npz", OLD, range(30, 50))
+    assert run("gallery", "create", place, "--embeddings", first)[0] == 0
+    code, out, _ = run("gallery", "add", place, "--embeddings", more, "--json")
+    assert code == 0
+    document = json.loads(out)
+    assert (document["items"], document["by_space"], document["failed"]) == (50, {"old": 50}, 0)
+    assert document["upgrade"] is None
+
+    query = vectors(tmp_path / "q.npz", NEW, range(10))  # a compatible encoder's queries
+    code, out, _ = run("gallery", "search", place, "--vectors", query, "-k", 3, "--json")
+    assert code == 0
+    results = json.loads(out)["results"]
+    assert [len(hits) for hits in results] == [3] * 10
+    assert [hits[0]["id"] for hits in results] == [f"i{n}" for n in range(10)]
+    assert set(results[0][0]) == {"id", "score", "space"}
+    code, out, _ = run(
+        "gallery", "search", place, "--vectors", query, "--filter", '{"labels": 2}', "--json"
+    )
+    assert all(int(hit["id"][1:]) % 5 == 2 for hits in json.loads(out)["results"] for hit in hits)
+
+    assert run("gallery", "verify", place)[0] == 0
+    code, out, _ = run("gallery", "copy", place, tmp_path / "twin.midspan", "--json")
+    assert code == 0
+    assert json.loads(run("gallery", "info", tmp_path / "twin.midspan", "--json")[1])["items"] == 50
+
+
+def test_what_is_refused_changes_nothing(run: Run, tmp_path: Path) -> None:
+    place = tmp_path / "shop.midspan"
+    first = vectors(tmp_path / "a.npz", OLD, range(30))
+    other = vectors(tmp_path / "o.npz", OTHER, range(30, 50))
+    assert run("gallery", "create", place, "--embeddings", first)[0] == 0
+    for words in (
+        ["add", place, "--embeddings", other],  # a space it does not know
+        ["add", place, "--embeddings", first],  # ids that are there
+        ["create", place, "--embeddings", first],  # a gallery that is there
+        ["add", place],
+        ["add", place, "--images", tmp_path],
+        ["search", place, "--vectors", other],
+        ["search", place, "--vectors", first, "--filter", "{nonsense"],
+        ["search", place, "--vectors", first, "--filter", "[1]"],
+        ["info", tmp_path / "none.midspan"],
+    ):
+        code, out, err = run("gallery", *words)
+        assert code == 1, words
+        assert out == ""
+        assert err.splitlines()[-1].startswith("error: "), words
+    assert json.loads(run("gallery", "info", place, "--json")[1])["items"] == 30
+    assert run("gallery", "add", place, "--embeddings", first, "--replace")[0] == 0
