@@ -26,14 +26,16 @@ LEAST_SLOPE = 1e-6  # keeps different scores different
 class ScoreMap:
     """A strictly increasing, piecewise linear map of scores.
 
-    `isotonic`: least squares under the order constraint on pairs of scores of the same two items,
-    the expected score after the change (Barlow 1972). `quantile`: the k-th quantile goes to the
-    k-th quantile; the distributions agree afterwards, single pairs need not be known.
+    `quantile`: each quantile goes to the same quantile, half of the knots in the upper tail where
+    thresholds lie; the distributions agree afterwards, so a threshold lets the same share through
+    and lists merge evenly. `isotonic`: least squares under the order constraint (Barlow 1972) on
+    pairs of scores of the same two items: the *expected* score after the change, which is drawn to
+    the mean, so that uncertain scores fall behind certain ones.
     Beyond the scores that were seen the map goes on with slope 1.
     """
 
     def __init__(
-        self, *, method: Literal["isotonic", "quantile"] = "isotonic", knots: int = 100
+        self, *, method: Literal["quantile", "isotonic"] = "quantile", knots: int = 100
     ) -> None:
         self.method = method
         self.knots = knots
@@ -51,7 +53,11 @@ class ScoreMap:
         if not (np.isfinite(before).all() and np.isfinite(after).all()):
             raise EvaluationError("scores hold NaN or infinite values; remove them first")
         if self.method == "quantile":
-            shares = np.linspace(0.0, 1.0, self.knots)
+            rarest = 1.0 / min(len(before), len(after))
+            tail = 1.0 - np.geomspace(0.05, rarest, self.knots // 2)
+            shares = np.concatenate(
+                [np.linspace(0.0, 0.95, self.knots - len(tail)), tail[1:], [1.0]]
+            )
             x, y = np.quantile(before, shares), np.quantile(after, shares)
         else:
             if len(before) != len(after):
@@ -108,14 +114,14 @@ class ScoreMap:
 def _isotonic_knots(before: Float64, after: Float64, knots: int) -> tuple[Float64, Float64]:
     from scipy.optimize import isotonic_regression
 
-    order = np.argsort(before, kind="stable")
-    x = before[order]
-    fitted = isotonic_regression(after[order]).x
-    # Middles of equal parts: few knots, and plateaus become slopes between their middles.
-    parts = np.array_split(np.arange(len(x)), min(knots, len(x) // 5))
+    x, places, counts = np.unique(before, return_inverse=True, return_counts=True)
+    means = np.bincount(places, weights=after) / counts
+    fitted = isotonic_regression(means, weights=counts).x
+    # Means of equal parts: few knots, and plateaus become slopes between their middles.
+    parts = np.array_split(np.arange(len(x)), max(1, min(knots, len(x), len(before) // 5)))
     return (
-        np.array([x[part].mean() for part in parts]),
-        np.array([fitted[part].mean() for part in parts]),
+        np.array([np.average(x[part], weights=counts[part]) for part in parts]),
+        np.array([np.average(fitted[part], weights=counts[part]) for part in parts]),
     )
 
 
@@ -133,15 +139,14 @@ def calibrate(
     source: Embeddings,
     target: Embeddings,
     *,
-    method: Literal["isotonic", "quantile"] = "isotonic",
+    method: Literal["quantile", "isotonic"] = "quantile",
     knots: int = 100,
-    pairs: int = 200_000,
     seed: int = 0,
 ) -> ScoreMap:
     """Scores (new query, mapped old item) → scores (new query, true new item).
 
     Give pairs that the bridge was **not** fitted on: on its own pairs it looks better than it is.
-    A share of the score pairs is taken among near neighbours, where thresholds lie.
+    Every held-out item asks every other one, at most 2,000 of them.
     """
     held = Pairs.of(source, target)
     metric = bridge.target.metric
@@ -151,12 +156,7 @@ def calibrate(
     rows = np.random.default_rng(seed).permutation(len(held))[:size]
     now, then = scores(true[rows], mapped[rows], metric), scores(true[rows], true[rows], metric)
     apart = ~np.eye(size, dtype=bool)
-    before, after = now[apart], then[apart]
-    rng = np.random.default_rng(seed + 1)
-    near = np.argsort(-before, kind="stable")[: pairs // 4]
-    some = rng.permutation(len(before))[: pairs - len(near)]
-    chosen = np.unique(np.concatenate([near, some]))
-    return ScoreMap(method=method, knots=knots).fit(before[chosen], after[chosen])
+    return ScoreMap(method=method, knots=knots).fit(now[apart], then[apart])
 
 
 @dataclass(frozen=True, slots=True)
