@@ -11,10 +11,6 @@ from midspan.spaces import FloatArray, IntArray, Metric
 BLOCK = 4096  # vectors assigned at once
 
 
-class Stopped(Exception):
-    """The gallery was closed in the middle of it."""
-
-
 def assign(vectors: FloatArray, centres: FloatArray, *, metric: Metric) -> IntArray:
     """The nearest centre of each vector, in the sense that the index searches by."""
     out = np.empty(len(vectors), dtype=np.int64)
@@ -33,15 +29,17 @@ def k_means(
     metric: Metric,
     rounds: int,
     rng: np.random.Generator,
-    stopped: Callable[[], bool],
+    breathe: Callable[[], None],
 ) -> FloatArray:
-    """(count, D) centres; of unit length for cosine. Empty ones restart at a random vector."""
+    """(count, D) centres; of unit length for cosine. Empty ones restart at a random vector.
+
+    `breathe` is called every now and then: it may do other work, or raise to end this one.
+    """
     centres = sample[rng.choice(len(sample), count, replace=False)].copy()
     for _ in range(rounds):
         nearest = np.empty(len(sample), dtype=np.int64)
         for start in range(0, len(sample), 8 * BLOCK):
-            if stopped():
-                raise Stopped
+            breathe()
             part = slice(start, start + 8 * BLOCK)
             nearest[part] = assign(sample[part], centres, metric=metric)
         order = np.argsort(nearest, kind="stable")

@@ -57,10 +57,10 @@ class Family:
         self.shelf = Shelf(space.dim)
         self.fresh = Fresh(space.dim)
         self.ivf: Ivf | None = None
-        self.building = False  # an index is being made: what is written meanwhile is fresh for it
-        self.generation = 0  # an index that was begun for an earlier one is thrown away
-        self.written = 0  # rows since the centres were learnt
         self.removed: list[IntArray] = []  # rows that the index still lists
+        self.missed: list[IntArray] | None = None  # rows changed since a new index was begun
+        self.unlearnt = 0  # rows written since the centres were learnt
+        self.uncalibrated = 0  # rows written since the number of lists was chosen
 
     def takes(self, space: Space) -> bool:
         return any(space.comparable_with(member) for member in self.members.values())
@@ -76,18 +76,25 @@ class Family:
 
     def remove(self, rows: IntArray) -> None:
         self.shelf.remove(rows)
-        if self.ivf is not None or self.building:
+        if self.ivf is not None:
             self.removed.append(rows)
+        if self.missed is not None:
+            self.missed.append(rows)
 
     def drop_index(self) -> None:
         """After so many changes that comparing all is better, until a new one is made."""
-        self.generation += 1
-        self.building = False
-        self.ivf = None
+        self.put_index(None)
+        self.missed = None  # one that is being made is thrown away
+
+    def put_index(self, ivf: Ivf | None) -> None:
+        self.ivf = ivf
         self.fresh = Fresh(self.dim)
         self.removed = []
 
     def _note(self, rows: IntArray, vectors: FloatArray) -> None:
-        self.written += len(rows)
-        if self.ivf is not None or self.building:
+        self.unlearnt += len(rows)
+        self.uncalibrated += len(rows)
+        if self.ivf is not None:
             self.fresh.add(rows, vectors)
+        if self.missed is not None:
+            self.missed.append(rows)

@@ -198,7 +198,7 @@ def _list_candidates(
 
 def _valid(source: _Source, parts: Sequence[IntArray]) -> IntArray:
     """Each row once, and only those that count now."""
-    rows = np.unique(np.concatenate(parts))
+    rows = parts[0] if len(parts) == 1 else np.unique(np.concatenate(parts))
     rows = rows[(rows >= 0) & (rows < source.shelf.size)]
     counts = source.shelf.items[rows] != HOLE
     if source.rows is not None:
@@ -303,6 +303,9 @@ def _score(
         [pair_scores(query, shelf.take(rows), metric=metric) for shelf, rows in lists]
     )
     order = np.argsort(-scores, kind="stable")
-    if len(among) < len(np.unique(spaces)):  # a vector of another space took the row meanwhile
-        order = order[np.isin(spaces[order], list(among))]
+    wrong = np.ones(len(spaces), dtype=bool)
+    for space in among:
+        wrong &= spaces != space
+    if wrong.any():  # a vector of another space took the row meanwhile
+        order = order[~wrong[order]]
     return Found(items[order], spaces[order], scores[order])

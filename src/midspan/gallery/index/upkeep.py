@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from midspan.gallery.index.clusters import Stopped, k_means
+from midspan.gallery.index.clusters import k_means
 from midspan.gallery.index.exact import Best, scan
 from midspan.gallery.index.family import Family
 from midspan.gallery.index.ivf import Ivf
@@ -26,10 +26,16 @@ NEIGHBOURS = 10
 SAMPLE = 200  # vectors that play the query when the index is calibrated
 PER_LIST = 32  # vectors that a centre is learnt from
 ROUNDS = 8
-RELEARN = 0.5  # rows written since, as a share of all, that make new centres necessary
+RELEARN = 0.3  # rows written since, as a share of all, that make new centres necessary
+RECALIBRATE = 0.1  # and that make a new look at the recall necessary
 FOLD = 512  # fresh rows that make it worthwhile to bring them into the lists
 IDLE = 0.25  # seconds after which fewer are brought in too
+LAST = 2048  # rows that may be fresh when a new index takes over
 REMOVED = 0.02  # share of the listed rows that may be dead before they are taken out
+
+
+class Stopped(Exception):
+    """The gallery was closed in the middle of it."""
 
 
 class Upkeep:
@@ -61,8 +67,7 @@ class Upkeep:
         """Do all that is to be done, now."""
         with self._working:
             for family in list(self._mirror.families):
-                if wanted(family):
-                    build(self._mirror, family, stopped=self._stop.is_set)
+                self._keep_up(family)
                 fold(self._mirror, family)
 
     def _loop(self) -> None:
@@ -80,10 +85,7 @@ class Upkeep:
     def _round(self) -> None:
         with self._working:
             for family in list(self._mirror.families):
-                if wanted(family):
-                    build(self._mirror, family, stopped=self._stop.is_set)
-                if family.fresh.count >= FOLD:
-                    fold(self._mirror, family)
+                self._keep_up(family)
         while not self._wake.wait(IDLE) and not self._stop.is_set():
             if not any(f.ivf is not None and f.fresh.count for f in self._mirror.families):
                 return
@@ -91,35 +93,76 @@ class Upkeep:
                 for family in list(self._mirror.families):
                     fold(self._mirror, family)
 
+    def _keep_up(self, family: Family) -> None:
+        if family.fresh.count >= FOLD:
+            fold(self._mirror, family)
+        if wanted(family):
+            self._build(family)
+        elif family.ivf is not None and family.uncalibrated > RECALIBRATE * len(family.shelf):
+            with self._mirror.lock.shared:
+                rows = np.flatnonzero(family.shelf.items != HOLE)
+            family.uncalibrated = 0
+            rows = np.random.default_rng(len(rows)).choice(rows, min(SAMPLE, len(rows)), False)
+            calibrate(family.ivf, self._mirror, family, rows)
+
+    def _build(self, family: Family) -> None:
+        def breathe() -> None:
+            if self._stop.is_set():
+                raise Stopped
+            if family.fresh.count >= FOLD:  # the present index stays up to date meanwhile
+                fold(self._mirror, family)
+
+        build(self._mirror, family, breathe=breathe)
+
 
 def wanted(family: Family) -> bool:
     """It is large and has no index, or one that was learnt from other vectors."""
     if len(family.shelf) <= FLAT_UP_TO:
         return False
-    return family.ivf is None or family.written > RELEARN * len(family.shelf)
+    return family.ivf is None or family.unlearnt > RELEARN * len(family.shelf)
 
 
-def build(mirror: Mirror, family: Family, *, stopped: Callable[[], bool]) -> None:
+def build(mirror: Mirror, family: Family, *, breathe: Callable[[], None]) -> None:
+    """A new index, made beside the present one; searches and writes go on meanwhile."""
+    missed: list[IntArray] = []
     with mirror.lock.exclusive:
-        family.building = True
-        generation = family.generation
-        known, removed = family.fresh.count, len(family.removed)  # the new lists will know these
-        family.written = 0
+        family.missed = missed
+        family.unlearnt = family.uncalibrated = 0
         rows = np.flatnonzero(family.shelf.items != HOLE)
-    ivf = None
     try:
-        ivf = _learn(mirror, family, rows, stopped)
+        ivf = _learn(mirror, family, rows, breathe)
+        while family.missed is missed:
+            breathe()
+            with mirror.lock.exclusive:
+                changed = np.unique(np.concatenate([*missed, np.empty(0, dtype=np.int64)]))
+                missed.clear()
+                if len(changed) <= LAST and family.missed is missed:
+                    _swap(family, ivf, changed)
+                    return
+                alive, vectors = _alive(family, changed)
+            ivf.remove(changed)
+            ivf.add(alive, vectors, ivf.nearest(vectors))
     finally:
         with mirror.lock.exclusive:
-            if family.generation == generation:
-                family.building = False
-                if ivf is not None:
-                    family.ivf = ivf
-                    family.fresh.forget(known)
-                    del family.removed[:removed]
+            if family.missed is missed:
+                family.missed = None
 
 
-def _learn(mirror: Mirror, family: Family, rows: IntArray, stopped: Callable[[], bool]) -> Ivf:
+def _swap(family: Family, ivf: Ivf, changed: IntArray) -> None:
+    """The last rows that changed are fresh for the new index."""
+    family.put_index(ivf)
+    family.missed = None
+    alive, vectors = _alive(family, changed)
+    family.fresh.add(alive, vectors)
+    family.removed.append(np.setdiff1d(changed, alive))
+
+
+def _alive(family: Family, rows: IntArray) -> tuple[IntArray, FloatArray]:
+    rows = rows[family.shelf.items[rows] != HOLE]
+    return rows, family.shelf.take(rows)
+
+
+def _learn(mirror: Mirror, family: Family, rows: IntArray, breathe: Callable[[], None]) -> Ivf:
     rng = np.random.default_rng(len(rows))
     shuffled = rng.permutation(rows)
     lists = int(2 * np.sqrt(len(rows)))
@@ -127,12 +170,11 @@ def _learn(mirror: Mirror, family: Family, rows: IntArray, stopped: Callable[[],
     chosen = np.sort(shuffled[spare : spare + PER_LIST * lists])
     lists = min(lists, len(chosen))
     sample = _copy(mirror, family, chosen)
-    centres = k_means(sample, lists, metric=family.metric, rounds=ROUNDS, rng=rng, stopped=stopped)
+    centres = k_means(sample, lists, metric=family.metric, rounds=ROUNDS, rng=rng, breathe=breathe)
     ivf = Ivf(centres, metric=family.metric, sample=sample)
     del sample
     for start in range(0, len(rows), 16384):
-        if stopped():
-            raise Stopped
+        breathe()
         part = rows[start : start + 16384]
         vectors = _copy(mirror, family, part)
         ivf.add(part, vectors, ivf.nearest(vectors))
@@ -184,9 +226,7 @@ def fold(mirror: Mirror, family: Family) -> None:
         return
     with mirror.lock.shared:
         known, removed = family.fresh.count, len(family.removed)
-        rows = np.unique(family.fresh.rows)
-        rows = rows[family.shelf.items[rows] != HOLE]
-        vectors = family.shelf.take(rows)
+        rows, vectors = _alive(family, np.unique(family.fresh.rows))
         stale = np.unique(np.concatenate([rows, *family.removed]))
     nearest = ivf.nearest(vectors)
     with mirror.lock.exclusive:

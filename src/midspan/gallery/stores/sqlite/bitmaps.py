@@ -21,7 +21,7 @@ class Bitmaps:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._known: OrderedDict[str, tuple[int, BoolArray]] = OrderedDict()
+        self._known: OrderedDict[str, tuple[int, BoolArray]] = OrderedDict()  # sequence, bits
 
     def of(self, connection: sqlite3.Connection, filter: Filter) -> BoolArray:
         """As of the connection's snapshot. Only items changed since the last time are asked for."""

@@ -27,6 +27,8 @@ class Database:
         self._every: list[sqlite3.Connection] = []
         self._guard = threading.Lock()
         self._write_lock = threading.Lock()
+        self._watch_lock = threading.Lock()
+        self._watch: sqlite3.Connection | None = None  # never writes, or it would not count itself
         self._open = True
         with self.errors():
             self._writer = self._connect()
@@ -45,6 +47,25 @@ class Database:
                     connection.execute("ROLLBACK")
         finally:
             self._give_back(connection)
+
+    @contextmanager
+    def asking(self) -> Iterator[sqlite3.Connection]:
+        """For one statement, which is a snapshot by itself."""
+        connection = self._borrow()
+        try:
+            with self.errors():
+                yield connection
+        finally:
+            self._give_back(connection)
+
+    def commits(self) -> int:
+        """SQLite's counter: the same as before if no connection of any process wrote since."""
+        with self._watch_lock:
+            self.check_open()
+            with self.errors():
+                if self._watch is None:
+                    self._watch = self._connect()
+                return int(self._watch.execute("PRAGMA data_version").fetchone()[0])
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
@@ -68,7 +89,7 @@ class Database:
             return self._connect()
 
     def close(self) -> None:
-        with self._write_lock, self._guard:
+        with self._write_lock, self._watch_lock, self._guard:
             if self._open and os.getpid() == self._process:
                 for connection in self._every:
                     connection.close()

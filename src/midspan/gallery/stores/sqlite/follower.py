@@ -28,21 +28,23 @@ class Follower:
         self._lock = threading.Lock()
         self._mirror = Mirror()
         self._upkeep = Upkeep(self._mirror)
-        self._seen_version = -1  # SQLite's own counter of commits by other connections
+        self._seen_commits = -1  # before what is in the mirror was read
         self._sequence = -1
         self._extra: frozenset[int] = frozenset()  # spaces that are not live but were asked for
 
-    def catch_up(self, *, wanted: frozenset[int] = frozenset()) -> Mirror:
-        """`wanted` are spaces that the next search needs, live or not."""
+    def catch_up(self, commits: int, *, wanted: frozenset[int] = frozenset()) -> Mirror:
+        """At least to this value of `Database.commits`, as it was read before the call.
+
+        `wanted` are spaces that the next search needs, live or not.
+        """
         with self._lock, self._database.errors():
             self._database.check_open()
             if self._connection is None:
                 self._connection = self._database.connect()
             if not wanted <= self._mirror.tracked.keys():
                 self._extra |= wanted
-                self._seen_version = -1
-            version = self._connection.execute("PRAGMA data_version").fetchone()[0]
-            if version != self._seen_version:
+                self._seen_commits = -1
+            if commits != self._seen_commits:
                 self._connection.execute("BEGIN")
                 try:
                     self._read(self._connection)
@@ -51,12 +53,12 @@ class Follower:
                     raise
                 finally:
                     self._connection.execute("ROLLBACK")
-                self._seen_version = version
+                self._seen_commits = commits
                 self._upkeep.wake()
             return self._mirror
 
     def optimise(self) -> None:
-        self.catch_up()
+        self.catch_up(self._database.commits())
         self._upkeep.run()
 
     def close(self) -> None:

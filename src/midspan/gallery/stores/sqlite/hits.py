@@ -45,14 +45,14 @@ def _needed(one: Found, k: int) -> int:
 def _read(
     connection: sqlite3.Connection, items: Sequence[IntArray], filter: Filter | None
 ) -> Texts:
-    wanted = np.unique(np.concatenate([*items, np.empty(0, dtype=np.int64)])).tolist()
+    wanted = {item for part in items for item in part.tolist()}
     condition, values = ("1", []) if filter is None else where(filter)
     return {
         item: (id, uri, payload)
         for item, id, uri, payload in connection.execute(
             "SELECT item, id, uri, payload FROM items "
             f"WHERE item IN (SELECT value FROM json_each(?)) AND {condition}",
-            (json.dumps(wanted), *values),
+            (json.dumps(list(wanted)), *values),
         )
     }
 
@@ -66,7 +66,9 @@ def _hits(one: Found, texts: Texts, spaces: Mapping[int, Space], query: Query) -
         if item in texts
     ]
     candidates.sort(key=lambda candidate: candidate[:2])  # by score, then by id
+    best = candidates[: query.k]
+    payloads = json.loads(f"[{','.join([payload for _, _, _, payload, _ in best])}]")  # one call
     return [
-        Hit(id, -score, spaces[space], uri, json.loads(payload))
-        for score, id, uri, payload, space in candidates[: query.k]
+        Hit(id, -score, spaces[space], uri, payload)
+        for (score, id, uri, _, space), payload in zip(best, payloads, strict=True)
     ]

@@ -7,8 +7,10 @@ Each space has a table of its own; a space that is given up is dropped with its 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import secrets
 import sqlite3
 import time
 from pathlib import Path
@@ -77,7 +79,7 @@ def create_file(path: Path, state: State, *, entry: Entry) -> None:
     """Write an empty gallery beside `path`, then give it its name: it is there whole or not."""
     if path.exists():
         raise GalleryError(f"there is something at {path} already; open it, or choose another name")
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part = path.with_name(f".{path.name}.{secrets.token_hex(6)}.part")
     try:
         part.touch(mode=0o666, exist_ok=False)
         _fill(part, state, entry)
@@ -88,7 +90,8 @@ def create_file(path: Path, state: State, *, entry: Entry) -> None:
         raise StoreError(f"{path} cannot be made ({error.strerror})") from error
     finally:
         for leftover in (part, Path(f"{part}-wal"), Path(f"{part}-shm")):
-            leftover.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                leftover.unlink(missing_ok=True)
 
 
 def _give_name(part: Path, path: Path) -> None:

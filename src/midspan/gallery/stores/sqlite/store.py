@@ -8,7 +8,6 @@ that a process that only writes never pays for it.
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
@@ -34,7 +33,7 @@ class SqliteStore:
         self._database = Database(Path(location))
         self._follower = Follower(self._database)
         self._bitmaps = Bitmaps()
-        self._state: tuple[State, dict[str, int]] | None = None
+        self._seen: tuple[int, State, dict[str, int]] | None = None  # commits, state, tables
 
     @classmethod
     def create(cls, location: str, space: Space, *, entry: Entry) -> Self:
@@ -53,16 +52,16 @@ class SqliteStore:
     # ---- the gallery as a whole
 
     def state(self) -> State:
-        with self._database.reading() as connection:
-            return self._known_state(connection)[0]
+        return self._known()[1]
 
-    def _known_state(self, connection: sqlite3.Connection) -> tuple[State, dict[str, int]]:
-        """Parsed once for each version."""
-        known = self._state
-        version = connection.execute("SELECT version FROM gallery").fetchone()[0]
-        if known is None or known[0].version != version:
-            known = self._state = rows.read_state(connection)
-        return known
+    def _known(self) -> tuple[int, State, dict[str, int]]:
+        """(commits, state, number of each space's table), read again only if something changed."""
+        commits, seen = self._database.commits(), self._seen
+        if seen is None or seen[0] != commits:
+            with self._database.reading() as connection:
+                seen = (commits, *rows.read_state(connection))
+            self._seen = seen
+        return seen
 
     def change(self, state: State, *, entry: Entry) -> State:
         with self._database.writing() as connection:
@@ -88,7 +87,7 @@ class SqliteStore:
 
     def count(self) -> Counts:
         with self._database.reading() as connection:
-            return rows.count_all(connection, *self._known_state(connection))
+            return rows.count_all(connection, *rows.read_state(connection))
 
     def optimise(self) -> None:
         self._follower.optimise()
@@ -127,14 +126,14 @@ class SqliteStore:
 
     def get(self, ids: Sequence[str]) -> list[Item]:
         with self._database.reading() as connection:
-            _, numbers = self._known_state(connection)
+            _, numbers = rows.read_state(connection)
             found = rows.find(connection, ids)
             items = rows.read_items(connection, numbers, list(found.values()))
             return [items[found[id]] for id in ids if id in found]
 
     def vectors(self, ids: Sequence[str], *, space: str) -> Embeddings:
         with self._database.reading() as connection:
-            state, numbers = self._known_state(connection)
+            state, numbers = rows.read_state(connection)
             known = rules.known_space(state, space)
             return rows.read_vectors(connection, numbers[space], ids, known)
 
@@ -142,7 +141,7 @@ class SqliteStore:
         self, *, filter: Filter | None, missing: str | None, after: str, limit: int
     ) -> list[Item]:
         with self._database.reading() as connection:
-            state, numbers = self._known_state(connection)
+            state, numbers = rows.read_state(connection)
             if missing is not None:
                 rules.known_space(state, missing)
             return rows.scan_items(
@@ -157,12 +156,14 @@ class SqliteStore:
     # ---- search
 
     def search(self, query: Query) -> list[list[Hit]]:
-        with self._database.reading() as connection:
-            state, numbers = self._known_state(connection)
-            rules.check_query(state, query)
-            allowed = None if query.filter is None else self._bitmaps.of(connection, query.filter)
+        commits, state, numbers = self._known()
+        rules.check_query(state, query)
+        allowed = None
+        if query.filter is not None:
+            with self._database.reading() as connection:
+                allowed = self._bitmaps.of(connection, query.filter)
         live = [numbers[fingerprint] for fingerprint in query.live]
-        mirror = self._follower.catch_up(wanted=frozenset(live))
+        mirror = self._follower.catch_up(commits, wanted=frozenset(live))
         found = search_mirror(
             mirror,
             query.vectors,
@@ -173,7 +174,7 @@ class SqliteStore:
             exact=query.exact,
         )
         spaces = {number: state.spaces[fingerprint] for fingerprint, number in numbers.items()}
-        with self._database.reading() as connection:
+        with self._database.asking() as connection:
             return read_hits(connection, found, spaces, query)
 
     # ---- work

@@ -1,0 +1,72 @@
+"""kill -9 at random moments: what was acknowledged is there, the rest is whole or not at all."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from midspan.gallery import Gallery
+from midspan.gallery.stores import create_store, open_store
+from midspan.gallery.stores.memory import MemoryStore
+from tests.gallery.conftest import Locate
+from tests.gallery.samples import OLD, entry
+from tests.gallery.script import picture, same_search, step
+
+ROOT = Path(__file__).parents[2]
+KILLS = 10
+
+
+def live_and_die(location: str, *, seed: int, first: int, chance: random.Random) -> int:
+    """Number of the step after the last that was acknowledged."""
+    command = [sys.executable, "-m", "tests.gallery.crash_worker", location, str(seed), str(first)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as worker:
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == "open\n"
+        said = [worker.stdout.readline() for _ in range(chance.randint(0, 25))]
+        time.sleep(chance.random() * 0.02)
+        worker.send_signal(signal.SIGKILL)
+        said += worker.stdout.readlines()
+        worker.wait()
+        assert worker.returncode == -signal.SIGKILL, "it ended by itself"
+    whole = [line for line in said if line.endswith("\n")]
+    return int(whole[-1]) + 1 if whole else first
+
+
+@pytest.mark.slow
+def test_acknowledged_writes_survive_kill_9(locate_engine: Locate) -> None:
+    location, seed = locate_engine(), 11
+    chance = random.Random(seed)
+    create_store(location, OLD, entry=entry("create")).close()
+    model = MemoryStore.create("memory:", OLD, entry=entry("create"))
+    number = 0
+    for _ in range(KILLS):
+        after = live_and_die(location, seed=seed, first=number, chance=chance)
+        store = open_store(location)
+        number = catch_up(model, picture(store), seed=seed, first=number, said=after)
+        same_search(store, model)
+        assert store.check() == []
+        store.close()
+    with Gallery.open(location) as gallery:
+        report = gallery.verify()
+        assert report.items == model.count().items
+        assert not [problem for problem in report.problems if "are left" not in problem]
+    assert number > 50, "it did too little to mean something"
+
+
+def catch_up(
+    model: MemoryStore, found: dict[str, object], *, seed: int, first: int, said: int
+) -> int:
+    """Live the model up to what was said; the step that was under way may be there too."""
+    for number in range(first, said):
+        step(model, seed, number)
+    if picture(model) == found:
+        return said
+    step(model, seed, said)
+    assert picture(model) == found, "neither with nor without the step under way"
+    return said + 1

@@ -1,0 +1,286 @@
+"""Files that are no galleries, damaged ones, full disks, read-only places, writers in the way."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from midspan.errors import FormatError, GalleryError, StoreError
+from midspan.gallery import Gallery
+from midspan.gallery.stores.sqlite import database, schema
+from midspan.gallery.stores.sqlite.store import SqliteStore
+from midspan.spaces import Embeddings
+from tests.gallery.samples import DIM, OLD, add, drafts, embed, entry, found, near
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "shop.midspan"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[SqliteStore]:
+    made = SqliteStore.create(str(path), OLD, entry=entry("create"))
+    yield made
+    made.close()
+
+
+def test_a_gallery_is_one_file_that_says_what_it_is(store: SqliteStore, path: Path) -> None:
+    add(store, ["a"])
+    store.close()
+    assert [file.name for file in path.parent.iterdir()] == ["shop.midspan"]
+    connection = sqlite3.connect(path)
+    assert connection.execute("PRAGMA application_id").fetchone() == (database.APPLICATION,)
+    assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    connection.close()
+
+
+def test_what_is_no_gallery_is_refused_and_left_alone(path: Path) -> None:
+    with pytest.raises(GalleryError, match=r"there is no gallery at .* midspan gallery create"):
+        Gallery.open(path)
+    path.write_bytes(b"")
+    with pytest.raises(FormatError, match="does not begin like a SQLite file"):
+        Gallery.open(path)
+    path.write_bytes(b"PK\x03\x04 something else" * 100)
+    with pytest.raises(FormatError, match="does not begin like a SQLite file"):
+        Gallery.open(path)
+    with pytest.raises(GalleryError, match=r"something at .* already"):
+        Gallery.create(path, OLD)
+    assert path.read_bytes().startswith(b"PK")
+    with pytest.raises(FormatError, match="is a folder"):
+        Gallery.open(path.parent)
+    with pytest.raises(StoreError, match="cannot be made"):
+        Gallery.create(path.parent / "no" / "such" / "folder.midspan", OLD)
+
+
+def test_another_sqlite_file_is_refused(path: Path) -> None:
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE items (x)")
+    connection.close()
+    with pytest.raises(FormatError, match="is a SQLite file but not a gallery"):
+        Gallery.open(path)
+
+
+def test_a_later_format_is_refused(store: SqliteStore, path: Path) -> None:
+    store.close()
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    with pytest.raises(FormatError, match="is a gallery of format 99, this midspan reads format 1"):
+        Gallery.open(path)
+
+
+def test_a_damaged_file_is_an_error_and_not_a_wrong_answer(store: SqliteStore, path: Path) -> None:
+    ids = [f"i{number}" for number in range(300)]
+    add(store, ids)
+    store.close()
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises((FormatError, StoreError), match=r"shop\.midspan"), Gallery.open(path) as g:
+        g.search(embed(["q"]))
+    path.write_bytes(whole[:8192] + b"\xaa" * 8192 + whole[16384:])
+    assert damage_seen(path)
+
+
+def damage_seen(path: Path) -> bool:
+    try:
+        with Gallery.open(path) as gallery:
+            return not gallery.verify().ok
+    except FormatError:
+        return True
+
+
+def test_verify_finds_vectors_that_cannot_be_compared(store: SqliteStore, path: Path) -> None:
+    add(store, ["a", "b", "c"])
+    store.close()
+    connection = sqlite3.connect(path)
+    nan = np.full(DIM, np.nan, dtype="<f4").tobytes()
+    connection.execute("UPDATE vectors_1 SET vector = ? WHERE item = 2", (nan,))
+    connection.commit()
+    connection.close()
+    with Gallery.open(path) as gallery:
+        report = gallery.verify()
+    assert report.spaces[0].unusable == 1
+    assert report.first_unusable == ("b",)
+    assert "first of 'b': replace these items" in report.problems[0]
+
+
+def test_a_full_disk_loses_nothing(store: SqliteStore) -> None:
+    add(store, ["a"])
+    writer = store._database._writer
+    pages = writer.execute("PRAGMA page_count").fetchone()[0]
+    writer.execute(f"PRAGMA max_page_count = {pages + 5}")
+    big = [f"big{number}" for number in range(2000)]
+    with pytest.raises(StoreError, match=r"the disk is full; nothing of this step was written"):
+        add(store, big)
+    assert [item.id for item in store.get(["a", *big])] == ["a"]
+    assert found(store, near(store, embed(["a"]).vectors)) == [["a"]]
+    writer.execute("PRAGMA max_page_count = 1000000")
+    add(store, big)
+    assert store.count().items == 2001
+    assert store.check() == []
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 2 MiB, where mounting is allowed."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(disk)]
+    try:
+        subprocess.run(command, check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("mounting a small disk is not allowed here")
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)
+
+
+def fill_up(gallery: Gallery, kept: list[str]) -> None:
+    for number in range(10_000):
+        ids = [f"i{number}-{place}" for place in range(200)]
+        gallery.add(embed(ids))
+        kept += ids
+
+
+def test_a_disk_that_is_really_full(small_disk: Path) -> None:
+    with Gallery.create(small_disk / "shop.midspan", OLD) as gallery:
+        kept: list[str] = []
+        with pytest.raises(StoreError, match=r"disk (is )?full"):
+            fill_up(gallery, kept)
+        assert len(gallery) == len(kept) > 0
+        assert gallery.search(embed([kept[3]]), k=1)[0][0].id == kept[3]
+    with Gallery.open(small_disk / "shop.midspan") as gallery:
+        assert gallery.verify().ok
+        subprocess.run(["mount", "-o", "remount,size=8m", str(small_disk)], check=True)
+        gallery.add(embed(["more"]))
+        assert len(gallery) == len(kept) + 1
+
+
+def test_a_read_only_place_is_a_clear_error(small_disk: Path) -> None:
+    path = small_disk / "shop.midspan"
+    with Gallery.create(path, OLD) as gallery:
+        gallery.add(embed(["a"]))
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    with pytest.raises(StoreError, match=r"cannot be written.*needs that even for searching"):
+        Gallery.open(path)
+    with pytest.raises(StoreError, match="cannot be made"):
+        Gallery.create(small_disk / "other.midspan", OLD)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_read_only_folder_is_a_clear_error(store: SqliteStore, path: Path) -> None:
+    store.close()
+    path.parent.chmod(0o500)
+    try:
+        with pytest.raises(StoreError, match="cannot be"):
+            Gallery.create(path.parent / "other.midspan", OLD)
+    finally:
+        path.parent.chmod(0o700)
+
+
+def test_a_writer_that_takes_too_long(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "BUSY_SECONDS", 0.2)
+    with Gallery.create(path, OLD) as one, Gallery.open(path) as other:
+        one.add(embed(["a"]))
+        assert isinstance(one.store, SqliteStore)
+        with one.store._database.writing():
+            with pytest.raises(StoreError, match="another process has been writing"):
+                other.add(embed(["b"]))
+            assert other.get("a").id == "a"  # reading goes on
+            assert other.search(embed(["a"]), k=1)[0][0].id == "a"
+        other.add(embed(["b"]))
+        assert len(one) == 2
+
+
+def test_two_writers_take_turns(path: Path) -> None:
+    with Gallery.create(path, OLD) as one, Gallery.open(path) as other:
+
+        def write(gallery: Gallery, name: str) -> None:
+            for number in range(40):
+                gallery.add(embed([f"{name}{number}"]))
+
+        threads = [
+            threading.Thread(target=write, args=(gallery, name))
+            for gallery, name in ((one, "a"), (other, "b"), (one, "c"))
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(one) == len(other) == 120
+        assert len(one.search(embed(["q"]), k=500)[0]) == 120
+
+
+def test_only_one_of_two_creators_wins(path: Path) -> None:
+    outcomes: list[str] = []
+
+    def create() -> None:
+        try:
+            Gallery.create(path, OLD).close()
+            outcomes.append("made")
+        except GalleryError:
+            outcomes.append("refused")
+
+    threads = [threading.Thread(target=create) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(outcomes) == ["made"] + ["refused"] * 5
+    assert [file.name for file in path.parent.iterdir()] == ["shop.midspan"]
+
+
+def test_a_handle_does_not_survive_a_fork(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = os.getpid()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getpid", lambda: here + 1)
+        with pytest.raises(StoreError, match="open it again after a fork"):
+            store.get(["a"])
+    assert store.get(["a"]) == []
+
+
+def test_a_follower_that_fell_far_behind_reads_all_again(
+    store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schema, "GONE_KEPT", 5)
+    add(store, [f"i{number}" for number in range(30)])
+    with Gallery.open(path) as other:
+        assert len(other.search(embed(["q"]), k=50)[0]) == 30
+        for number in range(20):
+            store.delete([f"i{number}"])
+        store.upsert(drafts(["i25"]), [embed(["i25"], seed=7)], mode="replace")
+        hits = other.search(embed(["i25"], seed=7), k=50)[0]
+        assert {hit.id for hit in hits} == {f"i{number}" for number in range(20, 30)}
+        assert hits[0].id == "i25"
+
+
+def test_pages_are_filled_well_whatever_the_dimension() -> None:
+    for dim in (8, 64, 128, 256, 512, 768, 1024):
+        size = schema.page_size(dim)
+        row = 4 * dim + 16
+        assert (size // row) * row / size >= 0.74, dim
+
+
+def test_vectors_of_other_lengths_cannot_be_written_behind_our_back(
+    store: SqliteStore, path: Path
+) -> None:
+    add(store, ["a"])
+    connection = sqlite3.connect(path)
+    with pytest.raises(sqlite3.IntegrityError):
+        connection.execute("UPDATE vectors_1 SET vector = x'00'")
+    connection.close()
+
+
+def test_one_embedding_per_item_and_space(store: SqliteStore) -> None:
+    given = Embeddings(ids=np.array(["a"]), vectors=embed(["a"]).vectors, space=OLD)
+    store.upsert(drafts(["a"]), [given], mode="add")
+    assert store.fill(given, revisions=[1]) == 0

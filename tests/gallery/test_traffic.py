@@ -1,0 +1,122 @@
+"""Threads and processes write and search during upgrades and rollbacks; nothing may go astray."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from midspan.errors import SpaceMismatch
+from midspan.gallery import Gallery
+from midspan.gallery.index import upkeep
+from midspan.gallery.stores.base import Store
+from tests.gallery.conftest import Locate
+from tests.gallery.samples import NEW, OLD, embed, entry, start
+from tests.gallery.traffic_worker import Expected, write
+
+ROOT = Path(__file__).parents[2]
+SECONDS = 3.0
+
+
+def search(gallery: Gallery, stop: threading.Event) -> int:
+    """Items that nobody touches must be found by every search, once."""
+    fixed = [f"fixed-{number}" for number in range(20)]
+    old, count = embed(fixed), 0
+    while not stop.is_set():
+        for row, hits in enumerate(gallery.search(old, k=500)):
+            ids = [hit.id for hit in hits]
+            assert len(ids) == len(set(ids)), "an item twice in one result"
+            assert fixed[row] in ids, "an item vanished"
+            assert [hit.score for hit in hits] == sorted((h.score for h in hits), reverse=True)
+            count += 1
+    return count
+
+
+def backfill(store: Store, stop: threading.Event, worker: str) -> int:
+    count = 0
+    while not stop.is_set():
+        state = store.state()
+        tasks = store.claim(worker=worker, limit=16, seconds=5)
+        if not tasks or state.target is None:
+            time.sleep(0.01)
+            continue
+        vectors = embed([task.item.id for task in tasks], state.spaces[state.target])
+        with contextlib.suppress(SpaceMismatch):  # rolled back in this moment
+            count += store.fill(vectors, revisions=[task.item.revision for task in tasks])
+    return count
+
+
+def upgrade_and_back(store: Store, stop: threading.Event) -> int:
+    rounds = 0
+    while not stop.is_set():
+        start(store)
+        stop.wait(0.6)
+        state = store.state()
+        back = dataclasses.replace(state, live=(OLD.fingerprint,), target=None, upgrade=None)
+        store.change(back, entry=entry("upgrade rollback"))
+        while store.drop(NEW.fingerprint, limit=50):
+            pass
+        state = store.state()
+        store.change(
+            dataclasses.replace(state, spaces={OLD.fingerprint: OLD}), entry=entry("forget")
+        )
+        stop.wait(0.1)
+        rounds += 1
+    return rounds
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flat_up_to", [50_000, 30])
+def test_traffic_during_upgrades(
+    locate_engine: Locate, monkeypatch: pytest.MonkeyPatch, flat_up_to: int
+) -> None:
+    monkeypatch.setattr(upkeep, "FLAT_UP_TO", flat_up_to)
+    monkeypatch.setattr(upkeep, "FOLD", 8)
+    monkeypatch.setattr(upkeep, "RECALL", 1.1)
+    location = locate_engine()
+    gallery = Gallery.create(location, OLD)
+    gallery.add(embed([f"fixed-{number}" for number in range(20)]))
+    stop = threading.Event()
+    until = time.time() + SECONDS
+    with ThreadPoolExecutor() as pool:
+        processes = [
+            subprocess.Popen(
+                [sys.executable, "-m", "tests.gallery.traffic_worker", location, name, "3"],
+                cwd=ROOT,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for name in ("p1", "p2")
+        ]
+        searches = [pool.submit(search, gallery, stop) for _ in range(2)]
+        fills = [pool.submit(backfill, gallery.store, stop, name) for name in ("w1", "w2")]
+        rounds = pool.submit(upgrade_and_back, gallery.store, stop)
+        writers = [pool.submit(write, gallery.store, name, until) for name in ("t1", "t2")]
+        expected = Expected()
+        try:
+            for writer in writers:
+                expected |= writer.result()
+            for process in processes:
+                expected |= json.loads(process.communicate()[0])
+                assert process.returncode == 0
+        finally:
+            stop.set()
+        assert all(one.result() > 0 for one in (*searches, *fills, rounds))
+    items = gallery.store.scan(filter=None, missing=None, after="", limit=10_000)
+    left = {item.id: item.payload["n"] for item in items if not item.id.startswith("fixed")}
+    assert left == expected
+    counts = gallery.store.count()
+    assert counts.items == len(expected) + 20
+    assert counts.without == 0
+    assert gallery.verify().problems == ()
+    hits = gallery.search(embed(["q"]), k=1000)[0]
+    assert {hit.id for hit in hits} == {item.id for item in items}
+    gallery.close()
