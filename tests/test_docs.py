@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from midspan.bridges import BRIDGES
 from midspan.cli import app
 from midspan.data import ALLOCATIONS, DATASETS
 from midspan.encoders import BACKBONES
@@ -24,6 +25,7 @@ TABLES = {
         *(ALLOCATIONS, AUGMENTATIONS, BACKBONES, DATASETS, LOSSES, METHODS, SAMPLERS),
     ],
     "evaluation.md": [METRICS, PROTOCOLS],
+    "bridges.md": [BRIDGES],
 }
 
 
