@@ -42,16 +42,17 @@ def test_the_score_is_that_of_bridges_fitted_by_hand() -> None:
     old, new = encoders(120, classes=12)
     assert old.labels is not None
     trial = Trial(Pairs.of(old, new), folds=3, seed=1)
-    mapped = np.zeros((120, 12), np.float32)
+    values: list[float] = []
     for part in trial.parts:
         out = np.isin(old.labels, old.labels[trial.rows[part]])
-        bridge = Ridge(alpha=0.2).fit(old[~out], new[~out])
-        mapped[trial.rows[part]] = bridge.apply(old.vectors[trial.rows[part]])
-    wanted = average_precisions(unit64(new.vectors), mapped, old.labels, "cosine").mean()
+        mapped = Ridge(alpha=0.2).fit(old[~out], new[~out]).apply(old.vectors[out])
+        found = average_precisions(unit64(new.vectors[out]), mapped, old.labels[out], "cosine")
+        values += found.tolist()
+    wanted = np.mean(values)
     candidate = {"name": "ridge", "alpha": 0.2}
     result = compare_bridges(old, new, candidates=[candidate], folds=3, seed=1, draws=50)
     row = result.row("ridge(alpha=0.2)")
-    assert row.score == pytest.approx(wanted, abs=1e-6)
+    assert row.score == pytest.approx(float(wanted), abs=1e-6)
     assert row.retention == pytest.approx(row.score / result.true_score)
     assert row.low <= row.retention <= row.high
 
@@ -61,7 +62,8 @@ def test_without_labels_each_query_wants_its_own_item() -> None:
     result = compare_bridges(old, new, candidates=("ridge",), draws=100)
     assert result.metric == "MRR of the own item"
     assert result.true_score == 1.0
-    assert result.row("none").score < 0.1 < result.row("ridge").score < 1.0
+    assert result.row("none").score < 0.25  # 30 items a fold: 0.13 by chance
+    assert 0.5 < result.row("ridge").score < 1.0
 
 
 def test_a_bridge_that_cannot_be_fitted_says_why() -> None:

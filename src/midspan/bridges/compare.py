@@ -140,10 +140,19 @@ class Trial:
         return "MRR of the own item" if self.labels is None else "mAP by class"
 
     def _judge(self, gallery: FloatArray) -> Float64:
-        """(H,) one value a query."""
-        if self.labels is None:
-            return reciprocal_ranks(self.queries, gallery, self.metric)
-        return average_precisions(self.queries, gallery, self.labels, self.metric)
+        """(H,) one value a query; each fold is a gallery of its own.
+
+        In one gallery of all folds the items of the others would be drawn to this query, because
+        the maps that placed them were fitted on it.
+        """
+        found = np.empty(len(self.rows))
+        for part in self.parts:
+            queries, mapped = self.queries[part], gallery[part]
+            if self.labels is None:
+                found[part] = reciprocal_ranks(queries, mapped, self.metric)
+            else:
+                found[part] = average_precisions(queries, mapped, self.labels[part], self.metric)
+        return found
 
     def no_bridge(self) -> Float64:
         """Old vectors as they are; dims that one side lacks count as zero."""

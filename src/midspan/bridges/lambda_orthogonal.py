@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from midspan.bridges.base import TINY, Bridge, Float64, Pairs
-from midspan.bridges.least_squares import Moments, moments
-from midspan.bridges.procrustes import best_rotation
+from midspan.bridges.least_squares import Spectrum, decompose
 from midspan.spaces import FloatArray
 
 if TYPE_CHECKING:
@@ -23,10 +22,11 @@ class LambdaOrthogonal(Bridge):
     fits 512-d unit vectors; F of a map that shrinks everything to nothing is √d, so small spaces
     want a smaller λ. `sharpness` (α) 1 is ours.
 
-    Departs: full-batch L-BFGS in NumPy from the Procrustes rotation instead of Adam in torch (the
-    loss needs only the sums over pairs, so a step does not depend on their number); the paper's
-    further terms (contrastive, forward map) are left out; with more source than target dims the
-    columns are kept orthonormal instead of the rows.
+    Departs: full-batch L-BFGS in NumPy from the best rotation instead of Adam in torch (the loss
+    needs only sums over the pairs, so a step does not depend on their number); only directions
+    that the pairs show are mapped, and F counts those; the paper's further terms (contrastive,
+    forward map) are left out; where the target has fewer dims the columns of W are kept
+    orthonormal instead of the rows.
     """
 
     name = "lambda_orthogonal"
@@ -47,12 +47,13 @@ class LambdaOrthogonal(Bridge):
     def _fit(self, pairs: Pairs) -> None:
         from scipy.optimize import minimize
 
-        m = moments(pairs)
-        start, _, _, _ = best_rotation(pairs, centred=True)
+        spectrum = decompose(pairs)  # in its basis XᵀX is diagonal, and F is the same
+        u, _, vt = np.linalg.svd(spectrum.cross, full_matrices=False)
+        start = u @ vt  # (r, Dt)
 
         def objective(flat: Float64) -> tuple[float, Float64]:
             matrix = flat.reshape(start.shape)
-            error, slope = _mean_squared_error(matrix, m)
+            error, slope = _mean_squared_error(matrix, spectrum)
             penalty, pull = self._penalty(matrix)
             return error + penalty, (slope + pull).ravel()
 
@@ -63,10 +64,12 @@ class LambdaOrthogonal(Bridge):
             method="L-BFGS-B",
             options={"maxiter": self.steps, "ftol": 1e-12, "gtol": 1e-9},
         )
-        weight = found.x.reshape(start.shape)
-        self.deviation_ = float(np.linalg.norm(_gap(weight)))
+        matrix = found.x.reshape(start.shape)
+        weight = spectrum.basis @ matrix
+        self.deviation_ = float(np.linalg.norm(_gap(matrix)))
         self.weight_ = weight.astype(np.float32)  # (Ds, Dt)
-        self.bias_ = (m.mean_y - m.mean_x @ weight).astype(np.float32)  # (Dt,)
+        bias = spectrum.mean_y - spectrum.mean_x @ weight
+        self.bias_ = bias.astype(np.float32)  # (Dt,)
 
     def _penalty(self, matrix: Float64) -> tuple[float, Float64]:
         gap = _gap(matrix)
@@ -94,10 +97,11 @@ def _gap(matrix: Float64) -> Float64:
     return square - np.eye(len(square))
 
 
-def _mean_squared_error(matrix: Float64, m: Moments) -> tuple[float, Float64]:
-    pushed = m.gram @ matrix
-    value = m.power_y - 2.0 * float(np.vdot(matrix, m.cross)) + float(np.vdot(matrix, pushed))
-    return value / m.count, 2.0 * (pushed - m.cross) / m.count
+def _mean_squared_error(matrix: Float64, spectrum: Spectrum) -> tuple[float, Float64]:
+    """‖XW - Y‖²/n without its constant ‖Y‖²/n, and its slope."""
+    pushed = spectrum.values[:, None] * matrix
+    value = float(np.vdot(matrix, pushed)) - 2.0 * float(np.vdot(matrix, spectrum.cross))
+    return value / spectrum.count, 2.0 * (pushed - spectrum.cross) / spectrum.count
 
 
 def _sigmoid(value: float) -> float:

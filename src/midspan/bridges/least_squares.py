@@ -59,27 +59,24 @@ class Moments:
     mean_y: Float64  # (Dt,)
     gram: Float64  # (Ds, Ds) XᵀX
     cross: Float64  # (Ds, Dt) XᵀY
-    power_y: float  # ‖Y‖²
 
 
 def moments(rows: Rows, *, centred: bool = True) -> Moments:
     """One pass in blocks, so that 100,000 pairs need no float64 copy."""
     gram = cross = sum_x = sum_y = np.zeros(())
-    power = 0.0
     for start in range(0, len(rows), BLOCK):
         part = slice(start, start + BLOCK)
         x, y = rows.x(part), rows.y(part)
         ones = np.ones(len(x))
         gram, cross = gram + x.T @ x, cross + x.T @ y
         sum_x, sum_y = sum_x + ones @ x, sum_y + ones @ y
-        power += float(np.vdot(y, y))
     count = len(rows)
     mean_x, mean_y = sum_x / count, sum_y / count
     if not centred:
-        return Moments(count, 0 * mean_x, 0 * mean_y, gram, cross, power)
+        return Moments(count, 0 * mean_x, 0 * mean_y, gram, cross)
     gram -= count * np.outer(mean_x, mean_x)
     cross -= count * np.outer(mean_x, mean_y)
-    return Moments(count, mean_x, mean_y, gram, cross, power - count * float(mean_y @ mean_y))
+    return Moments(count, mean_x, mean_y, gram, cross)
 
 
 @dataclass(frozen=True, slots=True)
