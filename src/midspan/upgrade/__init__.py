@@ -1,5 +1,45 @@
-"""Moving a gallery from one space to the next. So far: the gate that says whether to."""
+"""Moving a gallery from one space to the next: `Upgrade` is the front door, `gate` decides."""
 
+from midspan.upgrade.backfill import Report, Settings, run
+from midspan.upgrade.embed import Embed, Embedded, from_embeddings
 from midspan.upgrade.gate import Check, GateResult, gate, judged
+from midspan.upgrade.mixing import fit_scores
+from midspan.upgrade.orders import ORDERS, Hints, order_named
+from midspan.upgrade.plan import Plan
+from midspan.upgrade.record import MODES, Mode, Record
+from midspan.upgrade.routing import search
+from midspan.upgrade.shadow import Shadow, shadow_gate, watch
+from midspan.upgrade.status import Status
+from midspan.upgrade.steps import Finished, RolledBack
+from midspan.upgrade.throttle import Latency
+from midspan.upgrade.upgrade import Upgrade
 
-__all__ = ["Check", "GateResult", "gate", "judged"]
+__all__ = [
+    "MODES",
+    "ORDERS",
+    "Check",
+    "Embed",
+    "Embedded",
+    "Finished",
+    "GateResult",
+    "Hints",
+    "Latency",
+    "Mode",
+    "Plan",
+    "Record",
+    "Report",
+    "RolledBack",
+    "Settings",
+    "Shadow",
+    "Status",
+    "Upgrade",
+    "fit_scores",
+    "from_embeddings",
+    "gate",
+    "judged",
+    "order_named",
+    "run",
+    "search",
+    "shadow_gate",
+    "watch",
+]

@@ -1,0 +1,86 @@
+"""What the backfill asks of an encoder: items in, vectors out, and why some could not be made.
+
+The upgrade knows no images and no torch. An encoder comes as a function; for those whose encoder
+runs elsewhere, a file of vectors does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from midspan.errors import DataError, VectorError
+from midspan.gallery import Item
+from midspan.spaces import Embeddings, Space
+
+ITEM_ERRORS = (DataError, VectorError, OSError)  # what one bad image may cause
+
+
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """Vectors by item id. `failed`: id → reason, tried again later. `hopeless`: never again."""
+
+    vectors: Embeddings
+    failed: Mapping[str, str] = field(default_factory=dict)
+    hopeless: Mapping[str, str] = field(default_factory=dict)
+
+
+Embed = Callable[[Sequence[Item]], Embedded]
+
+
+def from_embeddings(embeddings: Embeddings, *, source: str = "the given vectors") -> Embed:
+    """Vectors that exist already, found by id; an item that is not among them is hopeless."""
+    rows = {id: row for row, id in enumerate(embeddings.ids.tolist())}
+
+    def embed(items: Sequence[Item]) -> Embedded:
+        known = [rows[item.id] for item in items if item.id in rows]
+        missing = {
+            item.id: f"no vector for this id in {source}" for item in items if item.id not in rows
+        }
+        return Embedded(embeddings[known], hopeless=missing)
+
+    return embed
+
+
+def embed_all(embed: Embed, items: Sequence[Item], *, space: Space) -> Embedded:
+    """Every item is accounted for: one that breaks the batch is found by embedding each alone.
+
+    Only errors that an image can cause count as the item's; others say that the encoder is
+    broken, and go on to the caller.
+    """
+    try:
+        return _complete(embed(items), items)
+    except ITEM_ERRORS as error:
+        if len(items) == 1:
+            return Embedded(_nothing(space), failed={items[0].id: str(error)})
+    vectors, failed, hopeless = _nothing(space), dict[str, str](), dict[str, str]()
+    for item in items:
+        one = embed_all(embed, [item], space=space)
+        if len(one.vectors):
+            vectors = one.vectors if not len(vectors) else vectors.joined_with(one.vectors)
+        failed.update(one.failed)
+        hopeless.update(one.hopeless)
+    return Embedded(vectors, failed=failed, hopeless=hopeless)
+
+
+def _nothing(space: Space) -> Embeddings:
+    return Embeddings(
+        ids=np.array([], dtype=np.str_),
+        vectors=np.empty((0, space.dim), dtype=np.float32),
+        space=space,
+    )
+
+
+def _complete(made: Embedded, items: Sequence[Item]) -> Embedded:
+    """What is neither made nor failed failed; what was not asked for is left out."""
+    wanted = {item.id for item in items}
+    ids = made.vectors.ids.tolist()
+    rows = [row for row, id in enumerate(ids) if id in wanted]
+    told = {*ids, *made.failed, *made.hopeless}
+    silent = {item.id: "the encoder gave no vector" for item in items if item.id not in told}
+    got = {ids[row] for row in rows}
+    failed = {id: why for id, why in {**made.failed, **silent}.items() if id in wanted - got}
+    hopeless = {id: why for id, why in made.hopeless.items() if id in wanted - got}
+    return Embedded(made.vectors[rows], failed=failed, hopeless=hopeless)

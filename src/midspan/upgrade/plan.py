@@ -1,0 +1,162 @@
+"""What an upgrade would do: how many items, how long, how much disk, and what the gate says.
+
+Nothing is written. Times are measured on a sample of the gallery's own items.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from midspan.bridges import Bridge
+from midspan.errors import MidspanError
+from midspan.evaluation import backfill_curve
+from midspan.gallery import Gallery
+from midspan.spaces import Embeddings, Space
+from midspan.upgrade.embed import Embed, embed_all
+from midspan.upgrade.gate import gate
+from midspan.upgrade.orders import order_named
+from midspan.upgrade.priorities import hints_for
+
+ROW_BYTES = 48  # beside its numbers, what a stored vector costs in the embedded store
+WARM_UP, TIMED = 8, 64  # items embedded to measure the time
+POINTS = 11
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    location: str
+    mode: str
+    order: str
+    from_space: str
+    to_space: str
+    items: int
+    to_embed: int  # items that have no vector in the new space yet
+    searches_per_query: int
+    disk_bytes: int  # that the upgrade adds until it is finished
+    seconds_per_item: float | None  # measured; None without an encoder
+    seconds: float | None
+    sample: int  # items whose new vectors the evidence is from
+    gate: Mapping[str, Any] | None
+    curve: Mapping[str, Any] | None  # expected along the backfill, with labels
+    notes: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def make_plan(
+    gallery: Gallery,
+    *,
+    old: Space,
+    new: Space,
+    mode: str,
+    order: str,
+    bridge: Bridge | None,
+    calibrate: bool,
+    sample: Embeddings | None,
+    embed: Embed | None,
+) -> Plan:
+    notes: list[str] = []
+    counts = gallery.store.count()
+    there = counts.stored.get(new.fingerprint, 0)
+    to_embed = counts.items - there
+    if there:
+        notes.append(f"{there:,} items have a vector in {new} already: they are used")
+    vectors = to_embed + (counts.items if mode == "map-gallery" else 0)
+    seconds_each = None if embed is None else _measured(gallery, embed, new, notes)
+    evidence, curve, size = None, None, 0
+    if sample is not None and len(sample):
+        mine, theirs = _pairs(gallery, old, sample)
+        size = len(mine)
+        try:
+            evidence = _gate(mine, theirs, mode=mode, bridge=bridge).to_dict()
+            curve = _curve(mine, theirs, mode=mode, order=order, bridge=bridge)
+        except MidspanError as error:
+            notes.append(f"no full evidence: {error}")
+    else:
+        notes.append("no gate evidence: give new vectors of a sample of items, best with labels")
+    return Plan(
+        location=gallery.location,
+        mode=mode,
+        order=order,
+        from_space=str(old),
+        to_space=str(new),
+        items=counts.items,
+        to_embed=to_embed,
+        searches_per_query=2 if mode == "map-query" or calibrate else 1,
+        disk_bytes=vectors * (new.dim * 4 + ROW_BYTES),
+        seconds_per_item=seconds_each,
+        seconds=None if seconds_each is None else seconds_each * to_embed,
+        sample=size,
+        gate=evidence,
+        curve=curve,
+        notes=tuple(notes),
+    )
+
+
+def _measured(gallery: Gallery, embed: Embed, new: Space, notes: list[str]) -> float | None:
+    """Seconds for one item, after a warm-up."""
+    items = gallery.store.scan(filter=None, missing=None, after="", limit=WARM_UP + TIMED)
+    if not items:
+        return None
+    warm = items[:WARM_UP] if len(items) > WARM_UP else []
+    timed = items[len(warm) :]
+    if warm:
+        embed_all(embed, warm, space=new)
+    started = time.perf_counter()
+    made = embed_all(embed, timed, space=new)
+    seconds = (time.perf_counter() - started) / len(timed)
+    failed = {**made.failed, **made.hopeless}
+    if failed:
+        id, why = next(iter(failed.items()))
+        notes.append(f"{len(failed)} of {len(timed)} items could not be embedded, {id!r}: {why}")
+    return seconds
+
+
+def _pairs(gallery: Gallery, old: Space, sample: Embeddings) -> tuple[Embeddings, Embeddings]:
+    """The old vectors of the sample's items, with the sample's labels or those of the payload."""
+    mine = gallery.store.vectors(sample.ids.tolist(), space=old.fingerprint)
+    mine, theirs = mine.paired_with(sample)
+    if theirs.labels is not None:
+        return mine.with_columns({"labels": theirs.labels}), theirs
+    items = gallery.store.get(mine.ids.tolist())
+    if items and all("labels" in item.payload for item in items):
+        labels = np.array([str(item.payload["labels"]) for item in items])
+        return mine.with_columns({"labels": labels}), theirs.with_columns({"labels": labels})
+    return mine, theirs
+
+
+def _gate(mine: Embeddings, theirs: Embeddings, *, mode: str, bridge: Bridge | None) -> Any:
+    """The first moment after the start: new queries, nothing refreshed."""
+    if mode == "map-query" and bridge is not None:
+        return gate(before=mine, after=mine, query=bridge.transform(theirs), truth=theirs)
+    after = mine if bridge is None else bridge.transform(mine)
+    return gate(before=mine, after=after, query=theirs, truth=theirs)
+
+
+def _curve(
+    mine: Embeddings, theirs: Embeddings, *, mode: str, order: str, bridge: Bridge | None
+) -> dict[str, Any] | None:
+    """map-query compares in two spaces; its curve is not one of backfill_curve's."""
+    if mine.labels is None or mode == "map-query":
+        return None
+    chosen = order_named(order)
+    columns = {"created": np.zeros(len(mine)), "seen": np.zeros(len(mine))}
+    hints = hints_for(order, mine, new=theirs, bridge=bridge)
+    ranked = np.argsort(-chosen(mine.with_columns(columns), hints), kind="stable")
+    stale = mine if bridge is None else bridge.transform(mine)
+    curve = backfill_curve(
+        query=theirs, gallery_old=stale, gallery_new=theirs, order=ranked, points=POINTS
+    )
+    return {
+        "metric": curve.metric,
+        "fractions": curve.fractions.tolist(),
+        "values": curve.values.tolist(),
+        "negative_flips": curve.negative_flips.tolist(),
+        "area": curve.area_trapezoid,
+    }

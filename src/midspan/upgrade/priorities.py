@@ -1,0 +1,152 @@
+"""From an order to priorities in the gallery, page by page; and what an order wants to know."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from midspan import progress
+from midspan.bridges import Bridge, Confidence, Ridge
+from midspan.bridges.base import unit
+from midspan.errors import ConfigError
+from midspan.gallery import Gallery, Item
+from midspan.spaces import Embeddings, FloatArray, IntArray, StrArray
+from midspan.upgrade.orders import CENTRES, LEARNT, Hints, chance, order_named
+
+PAGE = 5000
+SAMPLE = 20_000  # items that class centres are computed from
+CLUSTERS = 256  # at most, where there are no labels
+ROUNDS = 10  # of k-means; an order needs no better
+BAGS = 4  # bridges that may disagree
+
+
+def prioritise(
+    gallery: Gallery, order: str, hints: Hints, *, space: str, show: bool = False
+) -> int:
+    """Write the priority of each item that lacks a vector in the target; `space` is the old one.
+
+    May be repeated, with another order too. Returns how many items it looked at.
+    """
+    chosen, target = order_named(order), gallery.state.target
+    if target is None:
+        return 0
+    looked = 0
+    total = gallery.store.count().pending
+    with progress.bar("order", total=total, unit="items", show=show) as done:
+        for items in _pages(gallery, missing=target):
+            old = _with_columns(gallery.store.vectors([i.id for i in items], space=space), items)
+            if len(old):
+                gallery.store.prioritise(old.ids.tolist(), chosen(old, hints).tolist())
+            looked += len(items)
+            done(len(items))
+    return looked
+
+
+def hints_for(
+    order: str,
+    old: Embeddings,
+    *,
+    new: Embeddings | None = None,
+    bridge: Bridge | None = None,
+    seed: int = 0,
+) -> Hints:
+    """What this order needs, from a sample of old vectors and the new vectors of some items.
+
+    bridge: old → new; without one ridge is fitted on the sample.
+    """
+    order_named(order)
+    hints = Hints(seed=seed, now=time.time())
+    if order in CENTRES:
+        centres, labels = class_centres(old, seed=seed)
+        return dataclasses.replace(hints, centres=centres, centre_labels=labels)
+    if order not in LEARNT:
+        return hints
+    if new is None:
+        raise ConfigError(
+            f"the order {order} learns from items that have both vectors: give a sample of new "
+            "vectors (--to NEW.npz or --sample NEW.npz), or use another order"
+        )
+    mine, theirs = old.paired_with(new)
+    if order == "bridge_error":
+        if bridge is None:
+            bridge = Ridge().fit(mine, theirs)
+        return dataclasses.replace(
+            hints, confidence=Confidence(seed=seed).fit(bridge, mine, theirs)
+        )
+    rng = np.random.default_rng(seed)
+    halves = [np.sort(rng.permutation(len(mine))[: -(-len(mine) // 2)]) for _ in range(BAGS)]
+    bridges = tuple(Ridge().fit(mine[half], theirs[half]) for half in halves)
+    return dataclasses.replace(hints, bridges=bridges)
+
+
+def sample_items(gallery: Gallery, *, space: str, count: int = SAMPLE, seed: int = 0) -> Embeddings:
+    """About `count` items that have a vector in the space, chosen by their ids alone."""
+    known = gallery.state.spaces[space]
+    share = count / max(len(gallery), 1)
+    parts: list[Embeddings] = []
+    for page in _pages(gallery, missing=None):
+        items = [item for item in page if chance(item.id, seed) < share]
+        part = _with_columns(gallery.store.vectors([i.id for i in items], space=space), items)
+        if len(part):
+            parts.append(part)
+    if not parts:
+        return Embeddings(np.array([], dtype=np.str_), np.empty((0, known.dim), np.float32), known)
+    columns = set.intersection(*(set(part.columns) for part in parts))
+    return Embeddings(
+        ids=np.concatenate([part.ids for part in parts]),
+        vectors=np.concatenate([part.vectors for part in parts]),
+        space=known,
+        columns={name: np.concatenate([part.columns[name] for part in parts]) for name in columns},
+    )
+
+
+def class_centres(old: Embeddings, *, seed: int = 0) -> tuple[FloatArray, StrArray | None]:
+    """(C, D) means of the unit vectors of each class, or of clusters; and the class of each."""
+    rows = unit(old.vectors)
+    if old.labels is not None:
+        names, places = np.unique(old.labels.astype(np.str_), return_inverse=True)
+        if 2 <= len(names) < len(old):
+            return _means(rows, places, np.zeros((len(names), rows.shape[1]), np.float32)), names
+    rng = np.random.default_rng(seed)
+    count = min(CLUSTERS, max(2, round(np.sqrt(len(rows) / 2))), len(rows))
+    centres = rows[rng.permutation(len(rows))[:count]]
+    for _ in range(ROUNDS):
+        centres = _means(rows, np.argmax(rows @ unit(centres).T, axis=1), centres)
+    return centres, None
+
+
+def _means(rows: FloatArray, places: IntArray, before: FloatArray) -> FloatArray:
+    """A class that lost all its items stays where it was."""
+    totals = np.zeros(before.shape, dtype=np.float64)
+    np.add.at(totals, places, rows)
+    counts = np.bincount(places, minlength=len(before))[:, None]
+    means = np.where(counts > 0, totals / np.maximum(counts, 1), before)
+    found: FloatArray = means.astype(np.float32)
+    return found
+
+
+def _pages(gallery: Gallery, *, missing: str | None) -> Iterator[Sequence[Item]]:
+    after = ""
+    while page := gallery.store.scan(filter=None, missing=missing, after=after, limit=PAGE):
+        after = page[-1].id
+        yield page
+
+
+def _with_columns(vectors: Embeddings, items: Sequence[Item]) -> Embeddings:
+    """Columns that orders ask for: created, seen (a number in the payload), labels as text."""
+    by_id = {item.id: item for item in items}
+    mine = [by_id[id] for id in vectors.ids.tolist()]
+    columns = {
+        "created": np.array([item.created for item in mine], dtype=np.float64),
+        "seen": np.array([_number(item.payload.get("seen")) for item in mine], dtype=np.float64),
+    }
+    if mine and all("labels" in item.payload for item in mine):
+        columns["labels"] = np.array([str(item.payload["labels"]) for item in mine])
+    return vectors.with_columns(columns)
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0

@@ -1,0 +1,239 @@
+"""The start of an upgrade: what is refused, the one row that changes, the map, the priorities."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from pathlib import Path
+from typing import Any, Protocol
+
+from midspan.bridges import load_bridge
+from midspan.errors import ConfigError, GalleryError, SpaceMismatch
+from midspan.gallery import Gallery, State
+from midspan.spaces import Embeddings, Space
+from midspan.upgrade.mapping import bridge_of, check_bridge, load_for, map_items, mapped_space
+from midspan.upgrade.mixing import fit_scores
+from midspan.upgrade.orders import CENTRES, LEARNT, Hints, order_named
+from midspan.upgrade.priorities import hints_for, prioritise, sample_items
+from midspan.upgrade.record import MODES, Mode, Record, change, open_record, score_map_json
+
+
+class HasSpace(Protocol):
+    """Embeddings, or an encoder."""
+
+    @property
+    def space(self) -> Space: ...
+
+
+def start(
+    gallery: Gallery,
+    *,
+    to: Space | HasSpace,
+    mode: Mode,
+    bridge: str | Path | None,
+    order: str,
+    calibrate: bool,
+    sample: Embeddings | None,
+    rollback: bool,
+    seed: int,
+    show: bool,
+) -> None:
+    """See Upgrade.start. All that can be refused is refused before anything is written."""
+    new, sample = space_of(to), sample_of(to, sample)
+    order_named(order)
+    before = Record.of(gallery.state)
+    if before is not None and before.phase == "mapping":
+        if (before.mode, before.new) != (mode, new.fingerprint):
+            raise _already_open(gallery, before)
+    else:
+        old = check_start(gallery, gallery.state, new, mode=mode, bridge=bridge)
+        _check_metrics(old, new, mode=mode, calibrate=calibrate)
+        order_hints(gallery, order, old=old.fingerprint, sample=sample, seed=seed)
+        record = Record(
+            mode=mode,
+            old=old.fingerprint,
+            new=new.fingerprint,
+            phase="mapping" if mode == "map-gallery" else "running",
+            started=time.time(),
+            rollback=rollback,
+        )
+        if calibrate:
+            scores = _calibrated(gallery, old, sample, bridge=bridge)
+            record = dataclasses.replace(record, scores=scores)
+        if mode != "direct":
+            folder, digest = load_for(bridge, mode=mode, old=old, new=new)
+            record = dataclasses.replace(record, bridge=folder, digest=digest)
+        _open(gallery, record, old=old, new=new, bridge=bridge)
+    _map(gallery, show=show)
+    reorder(gallery, order, sample=sample, seed=seed, show=show)
+
+
+def _map(gallery: Gallery, *, show: bool) -> None:
+    """Map all, switch over, and map what came in between."""
+    record = open_record(gallery)
+    if record.mapped is None:
+        return
+    mapped = record.mapped
+    map_items(gallery, record, show=show)
+
+    def switch(state: State) -> State:
+        now = Record.of(state)
+        if now is None or now.phase != "mapping":
+            return state
+        return dataclasses.replace(
+            state,
+            live=(now.new, mapped, now.old),
+            target=now.new,
+            upgrade=dataclasses.replace(now, phase="running").to_json(),
+        )
+
+    change(gallery, switch, what="upgrade mapped", details={"to": record.new})
+    map_items(gallery, record)
+
+
+def reorder(
+    gallery: Gallery,
+    order: str,
+    *,
+    sample: Embeddings | None = None,
+    seed: int = 0,
+    show: bool = False,
+) -> int:
+    """Write the priorities of what is left; at any time, with any order."""
+    record = open_record(gallery)
+    hints = order_hints(gallery, order, old=record.old, sample=sample, seed=seed, record=record)
+    looked = 0
+    if hints is not None:
+        looked = prioritise(gallery, order, hints, space=record.old, show=show)
+
+    def step(state: State) -> State:
+        now = Record.of(state)
+        if now is None:
+            return state
+        return dataclasses.replace(state, upgrade=dataclasses.replace(now, order=order).to_json())
+
+    change(gallery, step, what="upgrade order", details={"order": order, "items": looked})
+    return looked
+
+
+def order_hints(
+    gallery: Gallery,
+    order: str,
+    *,
+    old: str,
+    sample: Embeddings | None,
+    seed: int,
+    record: Record | None = None,
+) -> Hints | None:
+    """What the order wants to know of this gallery; None if there is nothing to put in order."""
+    if order not in (*CENTRES, *LEARNT):
+        return Hints(seed=seed, now=time.time())
+    if len(gallery) == 0:
+        return None
+    if order in LEARNT and sample is not None:
+        known = gallery.store.vectors(sample.ids.tolist(), space=old)
+    else:
+        known = sample_items(gallery, space=old, seed=seed)
+    forward = bridge_of(record) if record is not None and record.mode == "map-gallery" else None
+    return hints_for(order, known, new=sample, bridge=forward, seed=seed)
+
+
+def space_of(to: Space | HasSpace) -> Space:
+    return to if isinstance(to, Space) else to.space
+
+
+def sample_of(to: Space | HasSpace, sample: Embeddings | None) -> Embeddings | None:
+    if sample is None and isinstance(to, Embeddings):
+        return to
+    if sample is not None and not sample.space.same_as(space_of(to)):
+        raise SpaceMismatch(f"the sample is in {sample.space}, the upgrade leads to {space_of(to)}")
+    return sample
+
+
+def _calibrated(
+    gallery: Gallery, old: Space, sample: Embeddings | None, *, bridge: str | Path | None
+) -> dict[str, Any]:
+    if sample is None:
+        raise ConfigError(
+            "calibrated scores are learnt from items that have both vectors: give a sample of new "
+            "vectors (--to NEW.npz or --sample NEW.npz)"
+        )
+    known = gallery.store.vectors(sample.ids.tolist(), space=old.fingerprint)
+    made = None if bridge is None else load_bridge(bridge)
+    return score_map_json(fit_scores(known, sample, bridge=made))
+
+
+def check_start(
+    gallery: Gallery, state: State, new: Space, *, mode: str, bridge: str | Path | None
+) -> Space:
+    """The space that is left; refuses what cannot be started."""
+    if mode not in MODES:
+        raise ConfigError(f"mode {mode!r}; wanted one of {', '.join(MODES)}")
+    if (record := Record.of(state)) is not None:
+        raise _already_open(gallery, record)
+    if len(state.live) > 1:
+        raise GalleryError(
+            f"{gallery.location} still holds mapped vectors of an earlier upgrade; embed the rest "
+            "with midspan upgrade run first"
+        )
+    old = state.spaces[state.live[0]]
+    if new.fingerprint == old.fingerprint:
+        raise SpaceMismatch(f"{gallery.location} is in {old} already; there is nothing to upgrade")
+    if mode == "direct":
+        if bridge is not None:
+            raise ConfigError("mode direct compares vectors as they are and takes no bridge")
+        if not new.comparable_with(old):
+            raise SpaceMismatch(
+                f"{new} is not on record as compatible with {old}, so its queries cannot be "
+                "compared with the stored vectors. Ways out: train the new encoder compatibly "
+                "(method = 'bct'), or fit a bridge and start with --mode map-query or map-gallery"
+            )
+        return old
+    if bridge is None:
+        load_for(None, mode=mode, old=old, new=new)
+    else:
+        check_bridge(load_bridge(bridge), mode=mode, old=old, new=new)
+    return old
+
+
+def _check_metrics(old: Space, new: Space, *, mode: str, calibrate: bool) -> None:
+    if mode == "map-query" and old.metric != new.metric and not calibrate:
+        raise SpaceMismatch(
+            f"scores in {old} and {new} are of different kinds and cannot be merged as they are; "
+            "start with calibrate (--calibrate), or map the gallery (--mode map-gallery)"
+        )
+
+
+def _already_open(gallery: Gallery, record: Record) -> GalleryError:
+    return GalleryError(
+        f"{gallery.location}: an upgrade ({record.mode}, {record.phase}) to {record.new[:17]} is "
+        "open; finish it or roll it back before the next one"
+    )
+
+
+def _open(
+    gallery: Gallery, record: Record, *, old: Space, new: Space, bridge: str | Path | None
+) -> None:
+    """One transaction: the new space, what is live, what is to be made."""
+    spaces = {new.fingerprint: new}
+    live: tuple[str, ...] = (new.fingerprint, old.fingerprint)
+    target = new.fingerprint
+    if record.mode == "map-gallery":
+        assert record.digest is not None
+        mapped = mapped_space(record.digest, old=old, new=new)
+        spaces[mapped.fingerprint] = mapped
+        record = dataclasses.replace(record, mapped=mapped.fingerprint)
+        live, target = (old.fingerprint,), mapped.fingerprint
+
+    def step(state: State) -> State:
+        check_start(gallery, state, new, mode=record.mode, bridge=bridge)
+        return dataclasses.replace(
+            state,
+            spaces={**state.spaces, **spaces},
+            live=live,
+            target=target,
+            upgrade=record.to_json(),
+        )
+
+    details = {"mode": record.mode, "from": old.fingerprint, "to": new.fingerprint}
+    change(gallery, step, what="upgrade start", details=details)
