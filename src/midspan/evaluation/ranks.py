@@ -113,11 +113,14 @@ class Scorer:
 
         def work(start: int, stop: int) -> None:
             rows = prepare(
-                g[start:stop], metric=metric, what="gallery", side="gallery", centre=centre,
-                first_row=start, out=prepared[start:stop] if columns is None else None,
-            )  # fmt: skip
-            if columns is not None:
-                prepared[columns[start:stop]] = rows
+                g[start:stop],
+                metric=metric,
+                what="gallery",
+                side="gallery",
+                centre=centre,
+                first_row=start,
+            )
+            prepared[slice(start, stop) if columns is None else columns[start:stop]] = rows
             keys[start:stop] = quick_keys(g[start:stop])
 
         with Threads() as threads:

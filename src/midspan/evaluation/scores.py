@@ -25,6 +25,7 @@ FloatArray64 = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 
 LARGEST = 1e18  # vectors longer than this overflow a float32 product
+UNIT = 5e-7  # squared lengths this near to 1 are 1 as far as float32 can tell
 SMALL = 1e-30  # squared lengths below this have lost digits in float32
 
 
@@ -69,11 +70,16 @@ def prepare(
     first_row: int = 0,
     out: FloatArray | None = None,
 ) -> FloatArray:
-    """Checked float32 vectors whose inner products are the scores, in `out` or a new array.
+    """Checked float32 vectors whose inner products are the scores.
 
+    They stand in `out` or a new array; vectors that need no change are returned as they are.
     side is 'query' or 'gallery' and matters for l2 only, which also wants the centre.
     """
     block = as_float32(vectors)
+    if metric != "l2":
+        squared = _checked_squares(block, what=what, first_row=first_row)
+        if metric == "dot" or (np.abs(squared - 1) <= UNIT).all():
+            return block
     if out is None:
         width = prepared_dim(block.shape[1], metric=metric)
         out = np.empty((len(block), width), dtype=np.float32)
@@ -84,11 +90,7 @@ def prepare(
         squared = _checked_squares(out[:, :-1], what=what, first_row=first_row)
         out[:, -1] = 1.0 if side == "query" else squared * np.float32(-0.5)
         return out
-    squared = _checked_squares(block, what=what, first_row=first_row)
-    if metric == "dot":
-        out[:] = block
-        return out
-    lengths = np.sqrt(squared)
+    lengths = np.where(np.abs(squared - 1) <= UNIT, np.float32(1), np.sqrt(squared))
     small = np.flatnonzero(squared < SMALL)  # squares of small numbers vanish in float32
     lengths[small] = 1.0
     np.divide(block, lengths[:, None], out=out)

@@ -26,6 +26,8 @@ from midspan.spaces import Embeddings, FloatArray, IntArray, Metric, check_compa
 
 GALLERY_BLOCK = 8192  # rows; NumPy compares rows of more than 4096 numbers at full speed
 QUERY_BLOCK = 512  # 512 × 8192 scores are 16 MiB, which the last cache can hold
+LINES = 128  # queries whose scores a thread looks through at a time
+PIECE = 2048  # rows of a gallery block that a thread prepares
 STATE_BYTES = 128 * 2**20  # candidates of the queries that one pass over the gallery serves
 
 
@@ -168,7 +170,8 @@ class _Search:
                 scores = room[: len(part) * len(block)].reshape(len(part), len(block))
                 np.matmul(part, block.T, out=scores)
                 work = partial(self._select, best, scores, start, first_query, first_row)
-                self.threads.spread(work, len(part), step=32)
+                step = max(16, min(LINES, -(-len(part) // self.threads.size)))
+                self.threads.spread(work, len(part), step=step)
             first_row += len(block)
 
     def _prepared(
@@ -179,25 +182,33 @@ class _Search:
         first_row: int,
         first_pass: bool,
     ) -> FloatArray:
-        """The prepared gallery block, made by all threads."""
+        """The prepared gallery block, made by all threads; the block itself if that is possible."""
         width = prepared_dim(self.blocks.dim, metric=self.metric)
-        block = np.empty((len(raw), width), dtype=np.float32)
+        out = np.empty((len(raw), width), dtype=np.float32)
 
-        def work(start: int, stop: int) -> None:
-            prepare(
-                raw[start:stop],
+        def work(start: int) -> FloatArray:
+            part = raw[start : start + PIECE]
+            if first_pass:
+                self.keys[first_row + start : first_row + start + len(part)] = quick_keys(part)
+            return prepare(
+                part,
                 metric=self.metric,
                 what="gallery",
                 side="gallery",
                 centre=centre,
                 first_row=first_row + start,
-                out=block[start:stop],
+                out=out[start : start + PIECE],
             )
-            if first_pass:
-                self.keys[first_row + start : first_row + stop] = quick_keys(raw[start:stop])
 
-        self.threads.spread(work, len(raw), step=2048)
-        return block
+        starts = range(0, len(raw), PIECE)
+        pieces = list(self.threads.map(work, starts))
+        as_they_are = [not np.may_share_memory(piece, out) for piece in pieces]
+        if all(as_they_are) and raw.dtype == np.float32 and raw.flags.c_contiguous:
+            return raw
+        for start, piece, as_it_is in zip(starts, pieces, as_they_are, strict=True):
+            if as_it_is:
+                out[start : start + PIECE] = piece
+        return out
 
     def _select(  # noqa: PLR0917 (bound with partial)
         self,
@@ -222,9 +233,8 @@ class _Search:
             while mark <= first_row + column:
                 mark *= 2
             until = min(width, mark - first_row)
-            line, nth = reaching(scores[:, column:until], best.floor[lower:upper])
+            line, nth, found = reaching(scores[:, column:until], best.floor[lower:upper])
             rows = first_row + column + nth
-            found = scores[line, column + nth]
             if self.ignored:
                 counts = ~self.ignored.has(first_query + lower + line, rows)
                 line, rows, found = line[counts], rows[counts], found[counts]

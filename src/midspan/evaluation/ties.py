@@ -10,8 +10,9 @@ their own: the last digit decides, and the id where it agrees too.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,10 @@ import numpy.typing as npt
 from midspan.evaluation.relevance import among
 from midspan.evaluation.scores import as_float32
 from midspan.spaces import FloatArray, IntArray, StrArray
+
+Keys = npt.NDArray[np.uint64]
+
+QUICK = 32  # coordinates that make a quick key
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,42 +38,63 @@ class Doubles:
         return len(self.rows)
 
 
-def quick_keys(raw: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
-    """(N,) sums of each row's bits times fixed odd numbers; equal rows have equal keys."""
-    block = as_float32(raw)
+def quick_keys(raw: npt.NDArray[Any]) -> Keys:
+    """(N,) keys from some coordinates of each row; equal rows have equal keys."""
+    return _row_keys(as_float32(raw[:, :QUICK]))
+
+
+def _row_keys(block: FloatArray) -> Keys:
+    """(N,) sums of the bits of each row times fixed odd numbers."""
     if block.shape[1] % 2:
         block = np.pad(block, ((0, 0), (0, 1)))
     words = block.view(np.uint64)  # (N, D / 2)
-    factors = np.random.default_rng(0).integers(2**63, size=words.shape[1], dtype=np.uint64) * 2 + 1
-    keys: npt.NDArray[np.uint64] = np.einsum("nd,d->n", words, factors)
+    keys: Keys = np.einsum("nd,d->n", words, _odd_numbers(words.shape[1]))
     return keys
 
 
-def find_doubles(
-    keys: npt.NDArray[np.uint64], read: Callable[[], Iterable[npt.NDArray[Any]]]
-) -> Doubles:
+@cache
+def _odd_numbers(count: int) -> Keys:
+    return np.random.default_rng(0).integers(2**63, size=count, dtype=np.uint64) * 2 + 1
+
+
+def find_doubles(keys: Keys, read: Callable[[], Iterable[npt.NDArray[Any]]]) -> Doubles:
     """Doubled rows, given the quick keys of all rows.
 
     read() gives the rows again, in blocks; it is called only if two keys agree.
     """
+    suspects = _repeated(keys)
+    if len(suspects):  # look at whole rows now
+        longer = [_row_keys(as_float32(rows)) for _, rows in _chosen(suspects, read())]
+        suspects = suspects[_repeated(np.concatenate(longer))]
+    doubled, firsts = [], []
+    first_of: dict[bytes, int] = {}
+    for rows, vectors in _chosen(suspects, read() if len(suspects) else ()):
+        for row, vector in zip(rows.tolist(), as_float32(vectors), strict=True):
+            digest = hashlib.blake2b(vector.tobytes(), digest_size=16).digest()
+            first = first_of.setdefault(digest, row)
+            if first != row:
+                doubled.append(row)
+                firsts.append(first)
+    return Doubles(np.array(doubled, dtype=np.int64), np.array(firsts, dtype=np.int64))
+
+
+def _repeated(keys: Keys) -> IntArray:
+    """Places of the keys that stand more than once, ascending."""
     ordered = np.sort(keys)
     twice = ordered[1:][ordered[1:] == ordered[:-1]]
-    rows: list[int] = []
-    firsts: list[int] = []
-    if len(twice):
-        suspects = np.isin(keys, twice)
-        first_of: dict[bytes, int] = {}
-        start = 0
-        for block in read():
-            for i in np.flatnonzero(suspects[start : start + len(block)]).tolist():
-                vector = as_float32(block[i])
-                digest = hashlib.blake2b(vector.tobytes(), digest_size=16).digest()
-                first = first_of.setdefault(digest, start + i)
-                if first != start + i:
-                    rows.append(start + i)
-                    firsts.append(first)
-            start += len(block)
-    return Doubles(np.array(rows, dtype=np.int64), np.array(firsts, dtype=np.int64))
+    return np.flatnonzero(np.isin(keys, twice)) if len(twice) else np.empty(0, dtype=np.int64)
+
+
+def _chosen(
+    wanted: IntArray, blocks: Iterable[npt.NDArray[Any]]
+) -> Iterator[tuple[IntArray, npt.NDArray[Any]]]:
+    """(rows, vectors) of the wanted rows, ascending, block by block."""
+    start = 0
+    for block in blocks:
+        here = wanted[np.searchsorted(wanted, start) : np.searchsorted(wanted, start + len(block))]
+        if len(here):
+            yield here, block[here - start]
+        start += len(block)
 
 
 def id_order(ids: StrArray | None) -> IntArray | None:

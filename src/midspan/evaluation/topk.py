@@ -33,8 +33,8 @@ def unpack(keys: IntArray) -> tuple[FloatArray, IntArray]:
     return scores, np.where(nothing, 0, LOW - (keys & LOW))
 
 
-def reaching(scores: FloatArray, floor: FloatArray) -> tuple[IntArray, IntArray]:
-    """(line, column) of all scores (q, w) that reach the floor (q, 1) of their line, in order."""
+def reaching(scores: FloatArray, floor: FloatArray) -> tuple[IntArray, IntArray, FloatArray]:
+    """(line, column, score) of all scores (q, w) that reach the floor (q, 1) of their line."""
     lines, width = scores.shape
     padded = -(-width // 8) * 8
     mask = np.empty((lines, padded), dtype=bool)
@@ -44,8 +44,12 @@ def reaching(scores: FloatArray, floor: FloatArray) -> tuple[IntArray, IntArray]
     some = np.flatnonzero(words != 0)  # eight scores at a time: nearly all words are empty
     inside = np.flatnonzero(words[some].view(np.bool_))
     flat = (some[inside >> 3] << 3) + (inside & 7)
-    line = flat // padded
-    return line, flat - line * padded
+    counts = np.diff(np.searchsorted(flat, np.arange(lines + 1) * padded))
+    line = np.repeat(np.arange(lines), counts)
+    column = flat - line * padded
+    if padded == width and scores.flags.c_contiguous:
+        return line, column, scores.reshape(-1)[flat]
+    return line, column, scores[line, column]
 
 
 class Best:
@@ -80,8 +84,10 @@ class Best:
             self.settle(start, stop)
 
     def _put(self, start: int, line: IntArray, nth: IntArray, keys: IntArray) -> None:
-        queries = start + line
-        self.keys[queries, self.filled[queries] + nth] = keys
+        width = self.keys.shape[1]
+        first = self.filled[start : start + int(line[-1]) + 1] if len(line) else self.filled[:0]
+        first = first + np.arange(start, start + len(first)) * width
+        self.keys.reshape(-1)[first[line] + nth] = keys
 
     def settle(self, start: int, stop: int) -> None:
         """Keep the k best and raise the floor to the last of them."""
