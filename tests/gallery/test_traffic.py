@@ -74,14 +74,19 @@ def upgrade_and_back(store: Store, stop: threading.Event) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("flat_up_to", [50_000, 30])
-def test_traffic_during_upgrades(
-    locate_engine: Locate, monkeypatch: pytest.MonkeyPatch, flat_up_to: int
-) -> None:
-    monkeypatch.setattr(upkeep, "FLAT_UP_TO", flat_up_to)
+def test_traffic_during_upgrades(locate_engine: Locate) -> None:
+    live_through(locate_engine())
+
+
+@pytest.mark.slow
+def test_traffic_with_an_index_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upkeep, "FLAT_UP_TO", 30)
     monkeypatch.setattr(upkeep, "FOLD", 8)
     monkeypatch.setattr(upkeep, "RECALL", 1.1)
-    location = locate_engine()
+    live_through(str(tmp_path / "shop.midspan"))
+
+
+def live_through(location: str) -> None:
     gallery = Gallery.create(location, OLD)
     gallery.add(embed([f"fixed-{number}" for number in range(20)]))
     stop = threading.Event()

@@ -1,7 +1,8 @@
 """Engines below a gallery. One location string selects the store:
 
-shop.midspan                           a file                (sqlite)
-memory:                                nothing is kept       (memory)
+shop.midspan                                    a file
+postgresql://user@host/database?table=shop      PostgreSQL with pgvector
+memory:                                         nothing is kept
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from midspan.spaces import Space
 STORES = {
     "memory": "midspan.gallery.stores.memory:MemoryStore",
     "sqlite": "midspan.gallery.stores.sqlite.store:SqliteStore",
+    "postgresql": "midspan.gallery.stores.pgvector.store:PgvectorStore",
+    "postgres": "midspan.gallery.stores.pgvector.store:PgvectorStore",
 }
 
 __all__ = ["STORES", "Store", "create_store", "open_store", "scheme_of"]
