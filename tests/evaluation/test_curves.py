@@ -48,6 +48,7 @@ def test_equals_one_evaluation_per_point(data: st.DataObject, n: int, seed: int)
     with (
         mock.patch.object(counting, "BLOCK", 16),
         mock.patch.object(mixed, "BLOCK", data.draw(st.sampled_from([8, 16, 8192]))),
+        mock.patch.object(mixed, "COMPARE_UP_TO", data.draw(st.sampled_from([0, 3, 40]))),
     ):
         curve = backfill_curve(
             query=new_set, gallery_old=old_set, gallery_new=new_set[::-1], order=order,

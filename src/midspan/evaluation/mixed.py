@@ -6,12 +6,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from midspan.evaluation.counting import BLOCK, Counts, Segments, count_above, equal_pairs
+from midspan.evaluation.counting import (
+    BLOCK,
+    COMPARE_UP_TO,
+    Counts,
+    Segments,
+    count_above,
+    equal_pairs,
+)
 from midspan.evaluation.ranks import Scorer, ranked_items
 from midspan.evaluation.relevance import NO_ROW, Ignored
 from midspan.evaluation.scores import BoolArray
 from midspan.evaluation.ties import Doubles, find_doubles, id_order, inverse
+from midspan.evaluation.topk import EMPTY, sortable_bits
 from midspan.spaces import Embeddings, FloatArray, IntArray
+
+PLACES = 2**24  # what fits beside a score and a moment
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +95,11 @@ class MixedScorer:
     def n_columns(self) -> int:
         return len(self.place)
 
+    @property
+    def sortable(self) -> bool:
+        """Whether place and moment fit into the low half of an integer."""
+        return self.old.n_gallery < PLACES and 2 * (self.n_points + 1) <= 256
+
     def lines(self, queries: IntArray, rows: IntArray, ignored: Ignored, room: FloatArray) -> Lines:
         old, new = self.old.scores(queries, room[0]), self.new.scores(queries, room[1])
         n_rows = self.old.n_gallery
@@ -142,32 +157,45 @@ def mixed_ranks(scorer: MixedScorer, lines: Lines, ranks: IntArray, start: int, 
     """
     here = slice(start, stop)
     width = int((lines.columns[here] != NO_ROW).sum(axis=1).max(initial=0))
-    columns = lines.columns[here, :width]
-    old_own, new_own = lines.old_own[here, :width], lines.new_own[here, :width]
-    own = np.concatenate([old_own, new_own], axis=1)  # (q, 2R)
+    part = Lines(
+        old=lines.old[here],
+        new=lines.new[here],
+        columns=lines.columns[here, :width],
+        old_own=lines.old_own[here, :width],
+        new_own=lines.new_own[here, :width],
+    )
+    count = _compare if width <= COMPARE_UP_TO or not scorer.sortable else _sort
+    at_start, change = count(scorer, part)
+    np.cumsum(change, axis=2, out=change)
+    change += at_start[:, :, None]  # (q, 2R, P + 1), the last one after the end
+    turned = scorer.moment[part.columns] <= np.arange(scorer.n_points)[:, None, None]  # (P, q, R)
+    at_point = np.moveaxis(change, 2, 0)[:-1]
+    ranks[:, here, :width] = np.where(turned, at_point[:, :, width:], at_point[:, :, :width])
+
+
+def _compare(scorer: MixedScorer, lines: Lines) -> tuple[Counts, Counts]:
+    """((q, 2R), (q, 2R, P + 1)): how many items are above the relevant items' old and new scores
+    while all are old, and how many more (or fewer) are from each moment on."""
+    own = np.concatenate([lines.old_own, lines.new_own], axis=1)  # (q, 2R)
     below = np.nextafter(own, np.float32(-np.inf))
-    place = np.tile(np.where(columns == NO_ROW, NO_ROW, scorer.place[columns]), 2)
-    at_start = np.zeros(own.shape, dtype=np.int32)  # items above while all are old …
-    change = np.zeros((*own.shape, scorer.n_points + 1), dtype=np.int32)  # … and at each moment
+    place = np.tile(np.where(lines.columns == NO_ROW, NO_ROW, scorer.place[lines.columns]), 2)
+    at_start = np.zeros(own.shape, dtype=np.int32)
+    change = np.zeros((*own.shape, scorer.n_points + 1), dtype=np.int32)
     for i, block in enumerate(scorer.blocks):
         later = place >= (i + 1) * BLOCK  # there, what is equal in this block comes first
         limits = np.where(later, below, own)
         inside = (place >= i * BLOCK) & ~later
         by_old, by_new = (
-            _count(scores[here, block.columns], limits, own, inside, own == item, place, block)
+            _count(scores[:, block.columns], limits, own, inside, own == item, place, block)
             for scores, item in (
-                (lines.old, np.tile(old_own, 2)),
-                (lines.new, np.tile(new_own, 2)),
+                (lines.old, np.tile(lines.old_own, 2)),
+                (lines.new, np.tile(lines.new_own, 2)),
             )
         )
         at_start += by_old.sum(axis=2, dtype=np.int32) - (limits < 0) * np.int32(block.n_fillers)
         by_new -= by_old  # fillers have the same score in both and drop out
         change[:, :, block.moments] += by_new
-    np.cumsum(change, axis=2, out=change)
-    change += at_start[:, :, None]  # (q, 2R, P + 1), the last one after the end
-    turned = scorer.moment[columns] <= np.arange(scorer.n_points)[:, None, None]  # (P, q, R)
-    change = np.moveaxis(change, 2, 0)[:-1]
-    ranks[:, here, :width] = np.where(turned, change[:, :, width:], change[:, :, :width])
+    return at_start, change
 
 
 def _count(  # noqa: PLR0917
@@ -200,3 +228,38 @@ def _count(  # noqa: PLR0917
         ties = np.add.reduceat(same & first, block.starts, axis=1, dtype=np.int32)
         counts[line[some], which[some]] += ties
     return counts
+
+
+def _sort(scorer: MixedScorer, lines: Lines) -> tuple[Counts, Counts]:
+    """The same as `_compare` by one sort of all old and new scores of a line.
+
+    Its cost does not grow with the number of relevant items. Behind score and place, the sorted
+    integers carry the moment, and whether the score is the item's old or its new one.
+    """
+    lines_, width = lines.columns.shape
+    n_moments = scorer.n_points + 1
+    place = np.where(scorer.place == NO_ROW, 0, scorer.place)
+    low = ((PLACES - 1 - place) << 8) | scorer.moment
+    low = np.concatenate([low, low + n_moments])  # (2C,) old, then new
+    fillers = np.flatnonzero(np.tile(scorer.place == NO_ROW, 2))
+    at_start = np.zeros((lines_, 2 * width), dtype=np.int32)
+    change = np.zeros((lines_, 2 * width, n_moments), dtype=np.int32)
+    for i in range(lines_):
+        keys = (sortable_bits(np.concatenate([lines.old[i], lines.new[i]])) << 32) | low
+        relevant = np.flatnonzero(lines.columns[i] != NO_ROW)
+        columns = lines.columns[i, relevant]
+        own = keys[np.concatenate([columns, columns + len(scorer.place)])]
+        keys[fillers] = EMPTY
+        keys.sort()
+        order = np.argsort(own)
+        at = np.searchsorted(keys, own[order])  # ascending places of the relevant items
+        piece = np.repeat(np.arange(len(own) + 1), np.diff(at + 1, prepend=0, append=len(keys)))
+        kinds = piece * (2 * n_moments) + (keys & 0xFF)
+        table = np.bincount(kinds, minlength=(len(own) + 1) * 2 * n_moments)
+        table = table.reshape(len(own) + 1, 2 * n_moments)
+        above = np.empty_like(table[:-1])
+        above[order] = (np.cumsum(table[::-1], axis=0)[::-1] - table)[:-1]
+        to = np.concatenate([relevant, relevant + width])
+        at_start[i, to] = above[:, :n_moments].sum(axis=1)
+        change[i, to] = above[:, n_moments:] - above[:, :n_moments]
+    return at_start, change

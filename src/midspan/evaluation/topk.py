@@ -15,11 +15,16 @@ EMPTY = np.iinfo(np.int64).min  # below every key
 LOW = 0xFFFFFFFF  # the place takes the low half, counted down
 
 
-def pack(scores: FloatArray, places: IntArray) -> IntArray:
-    """(n,) keys; places are below 2^32."""
+def sortable_bits(scores: FloatArray) -> IntArray:
+    """32-bit integers in the order of the scores."""
     bits = (scores + np.float32(0)).view(np.int32).astype(np.int64)  # + 0 makes −0 and 0 equal
     bits ^= (bits >> 63) & 0x7FFFFFFF  # negative floats sort backwards as integers
-    keys: IntArray = (bits << 32) | (LOW - places)
+    return bits
+
+
+def pack(scores: FloatArray, places: IntArray) -> IntArray:
+    """(n,) keys; places are below 2^32."""
+    keys: IntArray = (sortable_bits(scores) << 32) | (LOW - places)
     return keys
 
 
