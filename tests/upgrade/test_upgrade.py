@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from midspan.errors import ConfigError, GalleryError, MidspanError, SpaceMismatch
-from midspan.gallery import Gallery, Hit
+from midspan.gallery import Entry, Gallery, Hit, State
 from midspan.upgrade import MODES, Mode, Upgrade, routing
 from tests.upgrade.world import (
     NEW,
@@ -228,6 +228,29 @@ def test_finish_goes_on_after_a_stop_and_forbids_the_way_back(
         upgrade.rollback()
     assert upgrade.finish().dropped == 20
     assert set(gallery.state.spaces) == {"f-new"}
+
+
+def test_an_item_that_comes_in_the_moment_of_finish_is_not_lost(
+    gallery: Gallery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upgrade = Upgrade.start(gallery, to=NEW)
+    upgrade.run(encoder(NEW), settings=QUICK)
+    change = gallery.store.change
+
+    def late(state: State, *, entry: Entry) -> State:
+        if entry.what == "upgrade finish":
+            add(gallery, ["late"], OLD)
+        return change(state, entry=entry)
+
+    monkeypatch.setattr(gallery.store, "change", late)
+    with pytest.raises(GalleryError, match="1 of 61 items have no new vector"):
+        upgrade.finish()
+    assert accounted(gallery) == (1, 60, 0)
+    assert upgrade.status().phase == "running"
+    monkeypatch.undo()
+    upgrade.run(encoder(NEW), settings=QUICK)
+    assert upgrade.finish().left == 0
+    assert len(gallery) == 61
 
 
 def test_mapping_goes_on_after_a_stop_and_the_old_service_answers_meanwhile(

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from midspan.errors import GalleryError
-from midspan.gallery import Gallery, State
+from midspan.gallery import Counts, Gallery, State
 from midspan.upgrade.gate import GateResult
 from midspan.upgrade.record import Record, change, open_record
 
@@ -106,28 +106,7 @@ def finish(gallery: Gallery, *, force: bool = False) -> Finished:
     """
     record = open_record(gallery)
     if record.phase != "finishing":
-        _check_finished(gallery, record, force=force)
-
-        def step(state: State) -> State:
-            record = _record(gallery, state)
-            if record.phase == "mapping":
-                raise GalleryError(
-                    f"{gallery.location} is not mapped to the end yet; repeat midspan upgrade "
-                    "start, or roll back"
-                )
-            counts = gallery.store.count()
-            left = counts.pending + counts.failed
-            live: tuple[str, ...] = (record.new,)
-            if left and record.mapped is not None:
-                live = (record.new, record.mapped)
-            return dataclasses.replace(
-                state,
-                live=live,
-                target=record.new if left else None,
-                upgrade=dataclasses.replace(record, phase="finishing").to_json(),
-            )
-
-        change(gallery, step, what="upgrade finish", details={"to": record.new, "force": force})
+        _leave_old(gallery, record, force=force)
     dropped = drop_unused(gallery)
 
     def close(state: State) -> State:
@@ -136,6 +115,43 @@ def finish(gallery: Gallery, *, force: bool = False) -> Finished:
     change(gallery, close, what="upgrade finished", details={"dropped": dropped})
     counts = gallery.store.count()
     return Finished(record.new, dropped, counts.pending + counts.failed)
+
+
+def _leave_old(gallery: Gallery, record: Record, *, force: bool) -> None:
+    """The old vectors answer no more. Nothing is dropped yet."""
+
+    def step(state: State) -> State:
+        now = _record(gallery, state)
+        if now.phase == "mapping":
+            raise GalleryError(
+                f"{gallery.location} is not mapped to the end yet; repeat midspan upgrade start, "
+                "or roll back"
+            )
+        counts = gallery.store.count()
+        if not force:
+            _check_finished(gallery, now, counts)
+        left = counts.pending + counts.failed
+        return dataclasses.replace(
+            state,
+            live=(now.new, now.mapped) if left and now.mapped else (now.new,),
+            target=now.new if left else None,
+            upgrade=dataclasses.replace(now, phase="finishing").to_json(),
+        )
+
+    before = gallery.state
+    change(gallery, step, what="upgrade finish", details={"to": record.new, "force": force})
+    if force or not gallery.store.count().without:
+        return
+    # An item with an old vector only was added between the count and the change. From here on
+    # none can be: so this look is the last word.
+
+    def back(state: State) -> State:
+        return dataclasses.replace(
+            state, live=before.live, target=before.target, upgrade=record.to_json()
+        )
+
+    change(gallery, back, what="upgrade finish put off")
+    _check_finished(gallery, record, gallery.store.count())
 
 
 def drop_unused(gallery: Gallery) -> int:
@@ -171,10 +187,7 @@ def tidy(gallery: Gallery) -> None:
             change(gallery, step, what="upgrade work done")
 
 
-def _check_finished(gallery: Gallery, record: Record, *, force: bool) -> None:
-    counts = gallery.store.count()
-    if force:
-        return
+def _check_finished(gallery: Gallery, record: Record, counts: Counts) -> None:
     if counts.pending or counts.failed:
         raise GalleryError(
             f"{gallery.location}: {counts.pending:,} of {counts.items:,} items have no new vector "
