@@ -218,6 +218,7 @@ def test_k_beyond_the_gallery_gives_the_whole_gallery() -> None:
 def test_no_queries_and_no_gallery() -> None:
     some = np.ones((3, 2))
     assert search_exact(some[:0], some, k=2)[0].shape == (0, 2)
+    assert search_exact(some[:0], some, k=2, metric="l2")[0].shape == (0, 2)
     assert search_exact(some, some[:0], k=2)[1].shape == (3, 0)
 
 

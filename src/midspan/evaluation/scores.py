@@ -51,6 +51,8 @@ def middle(vectors: npt.NDArray[Any], *, metric: Metric) -> FloatArray | None:
     """The point that l2 measures from, near the vectors; other metrics need none."""
     if metric != "l2":
         return None
+    if len(vectors) == 0:
+        return np.zeros(vectors.shape[1], dtype=np.float32)
     with np.errstate(over="ignore", invalid="ignore"):
         mean: FloatArray64 = np.mean(vectors, axis=0, dtype=np.float64)
         return mean.astype(np.float32)
