@@ -290,7 +290,7 @@ def test_a_filter_follows_payloads_that_change(store: Store) -> None:
     ("vectors", "k", "error", "message"),
     [
         (np.ones((1, DIM + 1), np.float32), 5, VectorError, r"shape \(1, 9\).*wants \(Q, 8\)"),
-        (np.zeros((1, DIM), np.float32), 5, VectorError, "length zero"),
+        (np.zeros((1, DIM), np.float32), 5, VectorError, "length zero, which"),
         (np.full((1, DIM), np.nan, np.float32), 5, VectorError, "NaN"),
         (np.full((1, DIM), np.inf, np.float32), 5, VectorError, "NaN or infinite"),
         (np.ones((1, DIM), np.float32), 0, GalleryError, "k = 0"),

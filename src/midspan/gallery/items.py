@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from midspan.errors import ItemError
 from midspan.spaces import Space
@@ -57,8 +57,7 @@ class Item:
     spaces: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Hit:
+class Hit(NamedTuple):  # made by the million: a tuple takes a quarter of the time
     """One found item. A larger score is better: cosine, inner product, minus squared distance."""
 
     id: str

@@ -154,11 +154,13 @@ def check_query(state: State, query: Query) -> Space:
         raise VectorError(
             f"query vectors have shape {vectors.shape}; {spaces[0]} wants (Q, {spaces[0].dim})"
         )
-    peaks = np.abs(vectors).max(axis=1, initial=0.0)
-    if not (peaks * np.sqrt(spaces[0].dim) <= LONGEST).all():  # also catches NaN
-        raise VectorError("a query vector holds NaN or infinite values, or is too long to compare")
-    if spaces[0].metric == "cosine" and (peaks == 0).any():
-        raise VectorError("a query vector has length zero, which has no direction")
+    for row, peak in enumerate(np.abs(vectors).max(axis=1).tolist()):
+        if not peak * math.sqrt(spaces[0].dim) <= LONGEST:  # NaN is not <= either
+            raise VectorError(
+                f"query vector {row} holds NaN or infinite values, or is too long to compare"
+            )
+        if peak == 0 and spaces[0].metric == "cosine":
+            raise VectorError(f"query vector {row} has length zero, which has no direction")
     return spaces[0]
 
 

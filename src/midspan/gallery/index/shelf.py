@@ -12,7 +12,8 @@ import numpy.typing as npt
 from midspan.spaces import FloatArray, IntArray
 
 HOLE = -1
-BLOCK_BYTES = 2**25
+BLOCK_BYTES = 2**28  # of address space; memory is used as rows are written
+PART = 2**16  # rows that are looked at in one go
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -68,7 +69,7 @@ class Shelf:
         if len(rows) == 0:
             return np.empty((0, self.dim), dtype=np.float32)
         which, inside = rows // self.block, rows % self.block
-        if (which == which[0]).all():
+        if len(self.blocks) == 1 or (which == which[0]).all():
             only: FloatArray = self.blocks[which[0]][inside]
             return only
         out = np.empty((len(rows), self.dim), dtype=np.float32)
@@ -82,11 +83,14 @@ class Shelf:
         self._holes.extend(rows.tolist())
 
     def parts(self) -> list[tuple[int, FloatArray]]:
-        """(first row, (n, D) of the rows in use), block by block; views, not copies."""
-        return [
-            (start, self.blocks[start // self.block][: self.size - start])
-            for start in range(0, self.size, self.block)
-        ]
+        """(first row, (n, D)) of all rows in use; views, not copies."""
+        step = min(PART, self.block)
+        parts = []
+        for first in range(0, self.size, step):
+            inside = first % self.block
+            rows = min(step, self.size - first)
+            parts.append((first, self.blocks[first // self.block][inside : inside + rows]))
+        return parts
 
     def _reserve(self, size: int) -> None:
         while len(self.blocks) * self.block < size:
