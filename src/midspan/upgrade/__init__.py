@@ -10,7 +10,7 @@ from midspan.upgrade.record import MODES, Mode, Record
 from midspan.upgrade.routing import search
 from midspan.upgrade.shadow import Shadow, shadow_gate, watch
 from midspan.upgrade.status import Status
-from midspan.upgrade.steps import Finished, RolledBack
+from midspan.upgrade.steps import Finished, RolledBack, judged_by
 from midspan.upgrade.throttle import Latency
 from midspan.upgrade.upgrade import Upgrade
 
@@ -37,6 +37,7 @@ __all__ = [
     "from_embeddings",
     "gate",
     "judged",
+    "judged_by",
     "order_named",
     "run",
     "search",

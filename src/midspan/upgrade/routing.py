@@ -139,7 +139,7 @@ def _search_part(gallery: Gallery, asked: Query, part: Part) -> list[list[Hit]]:
 def _rescored(hits: list[Hit], scores: ScoreMap) -> list[Hit]:
     mapped = scores(np.array([hit.score for hit in hits], dtype=np.float64))
     return [
-        dataclasses.replace(hit, score=float(score))
+        Hit(hit.id, float(score), hit.space, hit.uri, hit.payload)
         for hit, score in zip(hits, mapped, strict=True)
     ]
 

@@ -1,0 +1,234 @@
+"""`midspan upgrade`: the whole way with vectors alone, with images, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import typer
+from PIL import Image
+from typer.testing import CliRunner
+
+from midspan import Embeddings, Space
+from midspan.cli.upgrade import _embed_images, app
+from midspan.errors import ConfigError, GalleryError, MidspanError, SpaceMismatch
+from midspan.gallery import Gallery, Item
+from midspan.upgrade import routing
+from tests.upgrade.world import NEW, OLD, WIDE, add, bridge, ids, make, vectors
+
+Run = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> str:
+    with make("sqlite", tmp_path) as gallery:
+        return gallery.location
+
+
+@pytest.fixture
+def run() -> Run:
+    """The JSON that a command prints; its error is raised."""
+
+    def call(*words: object, code: int | None = 0) -> dict[str, Any]:
+        result = CliRunner().invoke(app, [*map(str, words), "--json"])
+        if isinstance(result.exception, MidspanError):
+            raise result.exception
+        assert code is None or result.exit_code == code, result.output
+        document: dict[str, Any] = json.loads(result.stdout)
+        return document
+
+    return call
+
+
+def test_direct_with_vectors_alone(run: Run, shop: str, tmp_path: Path) -> None:
+    new = vectors(ids(60), NEW).save(tmp_path / "new.npz")
+    planned = run("plan", shop, "--to", new)
+    assert (planned["items"], planned["to_embed"], planned["sample"]) == (60, 60, 60)
+    assert planned["gate"]["labelled"]
+    assert len(planned["curve"]["values"]) == 11
+    with Gallery.open(shop) as gallery:
+        assert gallery.state.upgrade is None
+
+    started = run("start", shop, "--to", new, "--mode", "direct", "--order", "margin")
+    assert (started["phase"], started["order"], started["old"]) == ("running", "margin", 60)
+    report = run("run", shop, "--embeddings", new, "--limit", 20)
+    assert (report["stopped"], report["old"], report["new"], report["all"]) == ("limit", 40, 20, 60)
+    assert run("pause", shop, "--reason", "lunch")["reason"] == "lunch"
+    assert run("run", shop, "--embeddings", new)["stopped"] == "paused"
+    assert run("resume", shop)["phase"] == "running"
+    assert run("status", shop)["share"] == pytest.approx(1 / 3)
+    report = run("run", shop, "--embeddings", new, "--max-rate", 1000)
+    assert (report["stopped"], report["new"]) == ("done", 60)
+    assert run("finish", shop) == {"location": shop, "space": "f-new", "dropped": 60, "left": 0}
+    with Gallery.open(shop) as gallery:
+        assert gallery.info().by_space == {"new": 60}
+        assert gallery.verify().ok
+
+
+@pytest.mark.parametrize("mode", ["map-query", "map-gallery"])
+def test_bridged_and_rolled_back(run: Run, shop: str, tmp_path: Path, mode: str) -> None:
+    new = vectors(ids(60), WIDE).save(tmp_path / "new.npz")
+    ends = (WIDE, OLD) if mode == "map-query" else (OLD, WIDE)
+    folder = bridge(tmp_path, *ends)
+    words = ["--mode", mode, "--bridge", folder, "--calibrate", "--order", "random"]
+    assert run("plan", shop, "--to", new, *words)["searches_per_query"] == 2
+    assert run("start", shop, "--to", new, *words)["calibrated"] is True
+    run("run", shop, "--embeddings", new, "--limit", 30)
+    with Gallery.open(shop) as gallery:
+        found = routing.search(gallery, vectors(ids(5), WIDE), k=10)
+        assert all(len({hit.id for hit in hits}) == 10 for hits in found)
+    rolled = run("rollback", shop, "--drop")
+    assert rolled["space"] == "f-old"
+    assert rolled["dropped"] >= 30
+    assert run("status", shop)["phase"] == "none"
+
+
+def test_failures_are_listed_and_tried_again(run: Run, shop: str, tmp_path: Path) -> None:
+    part = vectors(ids(58), NEW).save(tmp_path / "part.npz")
+    run("start", shop, "--to", part, "--order", "random")
+    assert run("run", shop, "--embeddings", part)["failed"] == 2
+    listed = run("failures", shop)
+    assert [one["id"] for one in listed["failures"]] == ["i0058", "i0059"]
+    assert listed["failures"][0]["reason"] == "no vector for this id in part.npz"
+    with pytest.raises(GalleryError, match="2 were given up"):
+        run("finish", shop)
+    assert run("failures", shop, "--retry")["retried"] == 2
+    whole = vectors(ids(60), NEW).save(tmp_path / "whole.npz")
+    assert run("run", shop, "--embeddings", whole)["new"] == 60
+
+
+def test_the_gate_pauses_a_bad_upgrade(run: Run, shop: str, tmp_path: Path) -> None:
+    names = ids(40, first=900)
+    old = vectors(names, OLD).save(tmp_path / "q-old.npz")
+    good = vectors(names, NEW)
+    fine = good.save(tmp_path / "q-new.npz")
+    shuffled = good.vectors[np.random.default_rng(0).permutation(len(good))]
+    bad = Embeddings(good.ids, shuffled, NEW).save(tmp_path / "q-bad.npz")
+    new = vectors(ids(60), NEW).save(tmp_path / "new.npz")
+    run("start", shop, "--to", new)
+    passed = run("gate", shop, "--shadow-old", old, "--shadow-new", old, code=0)
+    assert passed["verdict"] == "PASS"  # an old query meets the old service
+    failed = run("gate", shop, "--shadow-old", old, "--shadow-new", bad, code=1)
+    assert failed["verdict"] == "FAIL"
+    status = run("status", shop)
+    assert (status["phase"], status["gate"]) == ("paused", "FAIL")
+    run("resume", shop)
+    words = ["--embeddings", new, "--shadow-old", old, "--shadow-new", bad]
+    run("run", shop, *words, "--limit", 60)
+    assert run("status", shop)["phase"] == "paused"
+    run("resume", shop)
+    judged = run("gate", shop, "--shadow-old", old, "--shadow-new", fine, code=None)
+    assert judged["checks"][1]["verdict"] == "PASS"  # the new encoder is the better one
+    assert judged["checks"][0]["value"] < failed["checks"][0]["value"]
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "match"),
+    [
+        (["start", "SHOP"], ConfigError, "--to NEW.npz or --encoder"),
+        (["start", "SHOP", "--to", "WIDE"], SpaceMismatch, "not on record as compatible"),
+        (["run", "SHOP"], ConfigError, "either --embeddings"),
+        (["run", "SHOP", "--embeddings", "NEW"], GalleryError, "midspan upgrade start"),
+        (["finish", "SHOP"], GalleryError, "no upgrade is open"),
+        (["rollback", "SHOP"], GalleryError, "no upgrade is open"),
+        (["status", "nothing.midspan"], GalleryError, "nothing.midspan"),
+        (["run", "SHOP", "--embeddings", "NEW", "--shadow-old", "NEW"], ConfigError, "in pairs"),
+    ],
+)
+def test_what_is_refused(
+    run: Run, tmp_path: Path, words: list[str], error: type[MidspanError], match: str
+) -> None:
+    with make("sqlite", tmp_path) as gallery:
+        shop = gallery.location
+    places = {
+        "SHOP": shop,
+        "NEW": str(vectors(ids(60), NEW).save(tmp_path / "new.npz")),
+        "WIDE": str(vectors(ids(60), WIDE).save(tmp_path / "wide.npz")),
+    }
+    with pytest.raises(error, match=match):
+        run(*(places.get(word, word) for word in words))
+
+
+def test_tables_for_people(shop: str, tmp_path: Path) -> None:
+    new = vectors(ids(60), NEW).save(tmp_path / "new.npz")
+
+    def read(*words: object) -> str:
+        result = CliRunner().invoke(app, [*map(str, words)])
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    assert "nothing is written" in read("plan", shop, "--to", new)
+    assert "running" in read("start", shop, "--to", new)
+    assert "old 0 + new 60 + failed 0 = 60" in " ".join(
+        read("run", shop, "--embeddings", new).split()
+    )
+    assert "0 failures" in read("failures", shop)
+    assert "100.00 % new" in read("status", shop)
+    assert "60 old vectors dropped" in read("finish", shop)
+
+
+class Brightness:
+    """Stands for an encoder: the mean of each channel."""
+
+    space = Space("brightness", 3, fingerprint="f-bright")
+    takes_images = True
+
+    def embed(self, images: Any, **settings: Any) -> Embeddings:
+        if isinstance(images, np.ndarray):
+            return Embeddings(np.array([], dtype=np.str_), np.empty((0, 3), np.float32), self.space)
+        read = images.load_readable(
+            np.arange(len(images)), height=4, width=4, channels=3, fit="squash"
+        )
+        for row, why in read.failed:
+            settings["on_failure"](str(images.ids[row]), why)
+        means = 1.0 + read.images.astype(np.float32).mean(axis=(1, 2))
+        return Embeddings(images.ids[read.rows], means, self.space)
+
+
+def test_images_are_read_from_the_uris_of_the_items(tmp_path: Path) -> None:
+    red = tmp_path / "red.png"
+    Image.new("RGB", (8, 8), (200, 0, 0)).save(red)
+    broken = tmp_path / "broken.png"
+    broken.write_bytes(b"\x89PNG\r\n\x1a\n and then nothing")
+    images = np.zeros((3, 4, 4, 3), dtype=np.uint8)
+    images[2, ..., 1] = 90
+    np.savez(tmp_path / "set.npz", images=images, labels=np.array([0, 1, 1]))
+    places = {
+        "red": str(red),
+        "green": f"{tmp_path / 'set.npz'}#2",
+        "broken": str(broken),
+        "gone": str(tmp_path / "gone.png"),
+        "none": None,
+    }
+    items = [Item(id, uri, {}, 1, 0.0, 0.0, ()) for id, uri in places.items()]
+    made = _embed_images(Brightness(), items)  # type: ignore[arg-type]
+    found = dict(zip(made.vectors.ids.tolist(), made.vectors.vectors.tolist(), strict=True))
+    assert found == {"red": [201.0, 1.0, 1.0], "green": [1.0, 91.0, 1.0]}
+    assert set(made.failed) == {"gone"}
+    assert set(made.hopeless) == {"broken", "none"}
+    assert made.hopeless["none"] == "the item has no uri"
+
+
+def test_every_command_has_help() -> None:
+    commands = typer.main.get_command(app)
+    names = set(commands.commands)  # type: ignore[attr-defined]
+    wanted = {"plan", "start", "run", "status", "pause", "resume", "gate", "finish", "rollback"}
+    assert wanted <= names
+    for name in names:
+        result = CliRunner().invoke(app, [name, "--help"])
+        assert result.exit_code == 0
+        assert "--json" in result.stdout
+
+
+def test_a_gallery_that_was_added_to_stays_searchable(run: Run, shop: str, tmp_path: Path) -> None:
+    new = vectors(ids(60), NEW).save(tmp_path / "new.npz")
+    run("start", shop, "--to", new)
+    with Gallery.open(shop) as gallery:
+        add(gallery, ["fresh"], NEW)
+    assert run("rollback", shop)["without"] == 1
+    old = vectors(["fresh"], OLD).save(tmp_path / "old.npz")
+    assert run("run", shop, "--embeddings", old)["new"] == 61
