@@ -34,8 +34,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from midspan.bridges import BRIDGES, GalleryEnsemble, Ridge, fit_auto, rejection_curve
+from midspan.bridges import (
+    BRIDGES,
+    Confidence,
+    GalleryEnsemble,
+    Ridge,
+    fit_auto,
+    rejection_curve,
+    risk_coverage,
+)
 from midspan.bridges.base import unit
+from midspan.bridges.rejection import RiskCoverage
 from midspan.bridges.retrieval import average_precisions
 from midspan.config import build
 from midspan.spaces import Embeddings, FloatArray, Space
@@ -119,9 +128,27 @@ def _one_split(old: Embeddings, new: Embeddings, split: int) -> Iterator[Row]:
             seconds = time.perf_counter() - started
             values = judge(selection.bridge.transform(test_old).vectors)
             yield _kept(case, "auto", values, true, samples, seconds=seconds, note=selection.why)
+        if split == 0:
+            yield _predicted_errors(case, plain_old, plain_new, test_old, test_new)
         for name in PEERS:
             mapped, seconds = _peer(name, plain_old, plain_new, test_old)
             yield _kept(case, f"isotrieve {name}", judge(mapped), true, samples, seconds=seconds)
+
+
+def _predicted_errors(
+    case: str, fit_old: Embeddings, fit_new: Embeddings, test_old: Embeddings, test_new: Embeddings
+) -> Row:
+    """Rank correlation of predicted and true error of ridge on the test classes."""
+    from scipy.stats import spearmanr
+
+    bridge = Ridge().fit(fit_old, fit_new)
+    started = time.perf_counter()
+    confidence = Confidence().fit(bridge, fit_old, fit_new)
+    seconds = time.perf_counter() - started
+    errors = 1.0 - np.sum(bridge.transform(test_old).vectors * test_new.vectors, axis=1)
+    found = float(spearmanr(confidence.predict(test_old), errors).statistic)
+    note = f"rank correlation of predicted and true error; {confidence.quality_:.3f} in the fit set"
+    return Row("retention", case, "confidence of ridge", score=found, seconds=seconds, note=note)
 
 
 def _peer(
@@ -186,7 +213,8 @@ def speed(*, count: int = 100_000, dim: int = 512, rounds: int = 5) -> Iterator[
 
     rng = np.random.default_rng(0)
     x = rng.standard_normal((count, dim), dtype=np.float32)
-    y = x @ (rng.standard_normal((dim, dim), dtype=np.float32) / 20)
+    mixing = (rng.standard_normal((dim, dim)) / 20).astype(np.float32)
+    y: FloatArray = x @ mixing
     y += rng.standard_normal((count, dim), dtype=np.float32)
     ids = np.arange(count).astype(np.str_)
     old = Embeddings(ids, x, Space("old", dim)).normalised()
@@ -288,19 +316,34 @@ def ensemble(data: Path, *, per_class: int = 30) -> Iterator[Row]:
         yield _found(case, f"N=1 {gallery.space.name}", queries, mapped([gallery]))
     for members in (galleries[:2], galleries):
         yield _found(case, f"N={len(members)}", queries, mapped(members))
-    curves = rejection_curve(queries, mapped(galleries), draws=50)
-    for kind, curve in (("answered", curves.answered), ("all queries", curves.all_queries)):
-        for place, coverage in enumerate(curve.coverage):
-            yield Row(
-                "ensemble",
-                f"N=4, first answer wrong, {kind}, coverage {coverage:g}",
-                "by disagreement beside random",
-                score=float(curve.risk[place]),
-                ratio=float(curve.risk[place] / curve.random_risk[place]),
-                low=float(curve.random_low[place]),
-                high=float(curve.random_high[place]),
-                note=f"random {curve.random_risk[place]:.4f}; low and high are random's 95 %",
-            )
+    four = mapped(galleries)
+    curves = rejection_curve(queries, four, draws=50)
+    yield from _rejected(
+        "gallery item left out: first answer of all queries wrong", curves.all_queries
+    )
+    doubt = four.columns["uncertainty"]
+    off = 1.0 - np.sum(four.vectors * queries.vectors, axis=1)
+    yield from _rejected("item: 1 - cos to its true vector", risk_coverage(off, doubt))
+    nearest = four.vectors @ queries.vectors.T
+    np.fill_diagonal(nearest, -np.inf)
+    assert queries.labels is not None
+    wrong = queries.labels[np.argmax(nearest, axis=1)] != queries.labels
+    yield from _rejected("item: nearest true vector of another class", risk_coverage(wrong, doubt))
+
+
+def _rejected(what: str, curve: RiskCoverage) -> Iterator[Row]:
+    """`ratio` is the risk over that of random rejection; low and high are random's 95 %."""
+    for place, coverage in enumerate(curve.coverage):
+        yield Row(
+            "ensemble",
+            f"N=4, {what}",
+            f"coverage {coverage:g}",
+            score=float(curve.risk[place]),
+            ratio=float(curve.risk[place] / curve.random_risk[place]),
+            low=float(curve.random_low[place]),
+            high=float(curve.random_high[place]),
+            note=f"random {curve.random_risk[place]:.4f}",
+        )
 
 
 def _embedded(backbone: str, size: int, images: Any, labels: Any) -> Embeddings:

@@ -44,3 +44,13 @@ def test_the_power_is_chosen() -> None:
     old, new = encoders(120)
     assert Kernel().fit(old, new).power_ in (1.0, 0.5)
     assert Kernel(power=0.7).fit(old, new).power_ == 0.7
+
+
+def test_many_pairs_choose_the_power_on_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    old, new = encoders(300, noise=0.01, labelled=False)
+    whole = Kernel(landmarks=80).fit(old[:200], new[:200])
+    monkeypatch.setattr("midspan.bridges.kernel.POWER_SAMPLE", 60)
+    bridge = Kernel(landmarks=80).fit(old[:200], new[:200])
+    assert bridge.landmarks_.shape == (80, 12)
+    assert bridge.power_ == whole.power_
+    assert np.array_equal(bridge.weight_, whole.weight_)  # all pairs fit it, whoever chose

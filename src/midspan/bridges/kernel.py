@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from midspan.bridges.base import TINY, Bridge, Float64, Pairs, unit
-from midspan.bridges.least_squares import ALPHAS, Arrays, Choice, Spectrum, decompose, sample_rows
-from midspan.spaces import FloatArray
+from midspan.bridges.least_squares import ALPHAS, Choice, Spectrum, decompose, sample_rows
+from midspan.spaces import FloatArray, IntArray
 
 if TYPE_CHECKING:
     from midspan.bridges.onnx_export import Graph
 
+POWER_SAMPLE = 2048  # pairs that choose the power
 POWERS = (1.0, 0.5)  # as they are, or the signed root, which tames bursts in features after a ReLU
 
 
@@ -44,47 +46,34 @@ class Kernel(Bridge):
         self.seed = seed
 
     def _fit(self, pairs: Pairs) -> None:
-        x, y = pairs.x(), pairs.y()
-        rows = sample_rows(len(x), self.seed)
-        chosen = sample_rows(len(x), self.seed, self.landmarks)
-        metric = pairs.target.space.metric
-        best: tuple[Choice, Spectrum, Float64] | None = None
-        for power in POWERS if self.power is None else (self.power,):
-            bent = self._bent(x, power)
-            shift = bent[chosen].mean(axis=0)
-            scale = self._scale(bent[chosen])
-            bent = (bent - shift) * scale
-            features, whiten = _features(bent, bent[chosen])
-            spectrum = decompose(Arrays(features, y))
-            choice = (
-                spectrum.choose_alpha(features[rows], y[rows], metric=metric, alphas=ALPHAS[4:])
-                if self.alpha is None or self.power is None
-                else Choice(self.alpha, 0.0, 0.0)
-            )
-            if self.alpha is not None:
-                choice = Choice(float(self.alpha), choice.score, choice.error)
-            if best is None or choice.key() > best[0].key():
-                best = choice, spectrum, whiten
-                self.power_, self.scale_ = power, scale
-                self.shift_ = shift.astype(np.float32)  # (Ds,)
-                self.landmarks_ = bent[chosen].astype(np.float32)  # (M, Ds)
-        assert best is not None
-        choice, spectrum, whiten = best
-        self.alpha_ = choice.alpha
-        weight, bias = spectrum.solve(choice.alpha)
-        self.weight_ = (whiten @ weight).astype(np.float32)  # (M, Dt)
+        few = pairs
+        if len(pairs) > POWER_SAMPLE:  # the power shows on a part as well as on all
+            few = pairs.part(sample_rows(len(pairs), self.seed, POWER_SAMPLE))
+        powers = POWERS if self.power is None else (self.power,)
+        best = max((self._solved(few, power) for power in powers), key=_Solved.key)
+        if few is not pairs:
+            best = self._solved(pairs, best.features.power)
+        features = best.features
+        self.power_, self.scale_ = features.power, features.scale
+        self.alpha_ = best.choice.alpha if self.alpha is None else float(self.alpha)
+        self.shift_ = features.shift.astype(np.float32)  # (Ds,)
+        self.landmarks_ = features.landmarks.astype(np.float32)  # (M, Ds)
+        weight, bias = best.spectrum.solve(self.alpha_)
+        self.weight_ = (features.whiten @ weight).astype(np.float32)  # (M, Dt)
         self.bias_ = bias.astype(np.float32)  # (Dt,)
 
-    def _bent(self, x: Float64, power: float) -> Float64:
-        bent = np.sign(x) * np.abs(x) ** power
-        if self.source.metric == "cosine":
-            bent /= np.maximum(np.linalg.norm(bent, axis=1, keepdims=True), TINY)
-        return bent
-
-    def _scale(self, rows: Float64) -> float:
-        """Such that exp(-‖x̃ - z̃‖²) is the kernel; moving to the mean keeps float32 exact enough."""
-        mean_squared_distance = 2.0 * float(np.sum(np.var(rows, axis=0)))
-        return float(1.0 / np.sqrt(max(2.0 * self.width * mean_squared_distance, TINY)))
+    def _solved(self, pairs: Pairs, power: float) -> _Solved:
+        landmarks = sample_rows(len(pairs), self.seed, self.landmarks)
+        features = _Features(pairs, landmarks=landmarks, power=power, width=self.width)
+        spectrum = decompose(features)
+        rows = sample_rows(len(pairs), self.seed)
+        choice = spectrum.choose_alpha(
+            features.x(rows),
+            features.y(rows),
+            metric=pairs.target.space.metric,
+            alphas=ALPHAS[4:],  # smaller ones make weights too large for float32
+        )
+        return _Solved(features, spectrum, choice)
 
     def _map(self, rows: FloatArray) -> FloatArray:
         bent = rows
@@ -114,12 +103,49 @@ class Kernel(Bridge):
         return graph.affine(near, self.weight_, self.bias_)
 
 
-def _features(rows: Float64, landmarks: Float64) -> tuple[Float64, Float64]:
-    """Rows whose inner products are the kernel, and the matrix that makes them from k(x, z)."""
-    values, vectors = np.linalg.eigh(_similarity(landmarks, landmarks))
-    kept = values > values[-1] * 1e-5  # smaller ones would be noise in float32
-    whiten = vectors[:, kept] / np.sqrt(values[kept])
-    return _similarity(rows, landmarks) @ whiten, whiten
+@dataclass(frozen=True, slots=True)
+class _Solved:
+    features: _Features
+    spectrum: Spectrum
+    choice: Choice
+
+    def key(self) -> tuple[float, float]:
+        return self.choice.key()
+
+
+class _Features:
+    """Pairs whose inputs are rows with the kernel as inner product, made when they are read."""
+
+    def __init__(self, pairs: Pairs, *, landmarks: IntArray, power: float, width: float) -> None:
+        self.pairs, self.power = pairs, power
+        self.shift: Float64 = np.zeros(())
+        self.scale = 1.0
+        bent = self._bent(landmarks)
+        self.shift = bent.mean(axis=0)
+        gap = 2.0 * float(np.sum(np.var(bent, axis=0)))  # mean squared distance
+        # Such that exp(-‖x̃ - z̃‖²) is the kernel; at the mean float32 has digits to spare.
+        self.scale = float(1.0 / np.sqrt(max(2.0 * width * gap, TINY)))
+        self.landmarks = self._bent(landmarks)
+        values, vectors = np.linalg.eigh(_similarity(self.landmarks, self.landmarks))
+        kept = values > values[-1] * 1e-5  # smaller ones would be noise in float32
+        self.whiten = vectors[:, kept] / np.sqrt(values[kept])  # (M, r)
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def x(self, rows: slice | IntArray = slice(None)) -> Float64:
+        features: Float64 = _similarity(self._bent(rows), self.landmarks) @ self.whiten
+        return features
+
+    def y(self, rows: slice | IntArray = slice(None)) -> Float64:
+        return self.pairs.y(rows)
+
+    def _bent(self, rows: slice | IntArray) -> Float64:
+        x = self.pairs.x(rows)
+        bent = np.sign(x) * np.abs(x) ** self.power
+        if self.pairs.source.space.metric == "cosine":
+            bent /= np.maximum(np.linalg.norm(bent, axis=1, keepdims=True), TINY)
+        return (bent - self.shift) * self.scale
 
 
 def _similarity(rows: Float64, landmarks: Float64) -> Float64:

@@ -45,6 +45,8 @@ def fit_auto(
 ) -> Selection:
     """Cross-validated retrieval over the candidates; the best is fitted on all pairs.
 
+    The choice is made as in `compare_bridges`: by held-out classes if there are labels.
+
     Name the candidates from simple to rich: an earlier one wins if the best is less than one
     standard error (of the paired differences) ahead of it.
     """
