@@ -1,12 +1,13 @@
 """Backfill orders and calibrated mixing on real embeddings: curve, area and flips.
 
-    python benchmarks/orders.py --old OLD.npz --new NEW.npz [--bridge B] [--out FILE.csv]
+    python benchmarks/orders.py --old OLD.npz --new NEW.npz [--bridge ridge] [--out FILE.csv]
 
 Every item is a query of the new encoder on all others. The gallery goes from old vectors (as they
 are, or mapped by a bridge old → new) to new ones in each order. Class centres come from the
-gallery's labels (`…`, and from clusters without labels: `… (clusters)`); bridge error and
-disagreement are learnt on a sample of --sample items with both vectors. `calibrated` are the same
-curves with the scores of the old part mapped (`fit_scores` on that sample).
+gallery's labels (`…`, and from clusters without labels: `… (clusters)`). A sample of --sample items
+has both vectors: a bridge is fitted on one half of it; bridge error and disagreement are learnt and
+scores calibrated (`fit_scores`) on the other. `calibrated` are the same curves with the scores of
+the old part mapped. Rows of other pairs of files in the CSV are kept.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from midspan.bridges import Bridge, load_bridge
+from midspan.bridges import BRIDGES, Bridge
 from midspan.bridges.base import unit
+from midspan.config import build
 from midspan.evaluation import backfill_curve, evaluate
 from midspan.spaces import Embeddings
 from midspan.upgrade import ORDERS, fit_scores, order_named
@@ -34,9 +36,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--old", type=Path, required=True)
     parser.add_argument("--new", type=Path, required=True)
-    parser.add_argument("--bridge", type=Path, help="old → new, for spaces that are not compatible")
-    parser.add_argument("--items", type=int, default=3000, help="gallery items, drawn at random")
-    parser.add_argument("--sample", type=int, default=500, help="items with both vectors")
+    parser.add_argument("--bridge", help="kind of bridge old → new, for incompatible spaces")
+    parser.add_argument("--items", type=int, default=2000, help="gallery items, drawn at random")
+    parser.add_argument("--sample", type=int, default=600, help="items with both vectors")
     parser.add_argument("--metric", default="map")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
@@ -46,13 +48,20 @@ def main() -> None:
     old, new = Embeddings.load(given.old).paired_with(Embeddings.load(given.new))
     chosen = np.random.default_rng(given.seed).permutation(len(old))[: given.items]
     old, new = old[chosen], new[chosen]
-    bridge = None if given.bridge is None else load_bridge(given.bridge)
-    rows = measure(old, new, bridge, sample=given.sample, metric=given.metric, seed=given.seed)
+    case = f"{old.space.name} → {new.space.name}" + (f" ({given.bridge})" if given.bridge else "")
+    found = measure(
+        old, new, given.bridge, sample=given.sample, metric=given.metric, seed=given.seed
+    )
+    rows = [{"case": case, **row} for row in found]
     given.out.parent.mkdir(parents=True, exist_ok=True)
+    kept: list[dict[str, Any]] = []
+    if given.out.exists():
+        with given.out.open(newline="", encoding="utf-8") as file:
+            kept = [row for row in csv.DictReader(file) if row["case"] != case]
     with given.out.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, fieldnames=list(rows[0]))
         writer.writeheader()
-        writer.writerows(rows)
+        writer.writerows([*kept, *rows])
     for row in rows:
         print(
             f"{row['order']:28} {row['mixing']:18} area {row['area']:.4f}  "
@@ -65,13 +74,18 @@ def main() -> None:
 def measure(
     old: Embeddings,
     new: Embeddings,
-    bridge: Bridge | None,
+    kind: str | None,
     *,
     sample: int,
     metric: str,
     seed: int,
 ) -> list[dict[str, Any]]:
-    known = np.random.default_rng(seed + 1).permutation(len(old))[:sample]
+    drawn = np.random.default_rng(seed + 1).permutation(len(old))[:sample]
+    fit, known = drawn[: sample // 2], drawn[sample // 2 :]
+    bridge: Bridge | None = None
+    if kind is not None:
+        made: Bridge = build(BRIDGES, {"name": kind}, what="bridge")
+        bridge = made.fit(old[fit], new[fit])
     stale = old if bridge is None else bridge.transform(old)
     before = evaluate(old, metrics=["recall@1"]).per_query["recall@1"]
     unlabelled = Embeddings(old.ids, old.vectors, old.space)

@@ -25,14 +25,15 @@ def fit_scores(
     new: Embeddings,
     *,
     bridge: Bridge | None = None,
-    method: Literal["isotonic", "quantile"] = "quantile",
+    method: Literal["isotonic", "quantile"] = "isotonic",
     seed: int = 0,
 ) -> ScoreMap:
     """Scores of new queries with the old part → scores with true new vectors of the same items.
 
     bridge: None in direct mode; new → old maps the queries, old → new maps the items. A quarter of
-    the pairs are the nearest of the old part, where first results come from. `quantile` is our
-    default: it keeps the spread of the scores, which the isotonic regression shrinks.
+    the pairs are the nearest of the old part, where first results come from. `isotonic` gives the
+    expected new score, so an old vector that says little stays below a new one that says the same;
+    `quantile` makes the distributions agree, which lifts uncertain items too.
     """
     old, new = old.paired_with(new)
     if len(old) < FEWEST:

@@ -1,0 +1,79 @@
+"""Orders written into the gallery: the work comes in their order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from midspan.gallery import Gallery
+from midspan.upgrade import Upgrade
+from midspan.upgrade.orders import order_named
+from midspan.upgrade.priorities import hints_for, sample_items
+from tests.upgrade.world import NEW, OLD, STORES, ids, label, make, picture, vectors
+
+
+@pytest.fixture(params=STORES)
+def gallery(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Gallery]:
+    with make(request.param, tmp_path) as made:
+        yield made
+
+
+def work(gallery: Gallery) -> list[str]:
+    tasks = gallery.store.claim(worker="looks", limit=1000, seconds=60)
+    gallery.store.release("looks")
+    return [task.item.id for task in tasks]
+
+
+@pytest.mark.parametrize("name", ["random", "entropy", "class_distance"])
+def test_the_work_list_follows_the_order(
+    gallery: Gallery, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr("midspan.upgrade.priorities.PAGE", 7)  # many pages
+    Upgrade.start(gallery, to=NEW, order=name)
+    old = vectors(ids(60), OLD)
+    old = old.with_columns({"labels": old.columns["labels"].astype(np.str_)})
+    priorities = order_named(name)(old, hints_for(name, old))
+    assert work(gallery) == [ids(60)[row] for row in np.argsort(-priorities, kind="stable")]
+    assert Upgrade(gallery).status().order == name
+
+
+def test_most_seen_reads_the_payload_and_another_order_may_follow(gallery: Gallery) -> None:
+    gallery.annotate({"i0003": {"seen": 9}, "i0001": {"seen": 4.5}, "i0002": {"seen": "often"}})
+    upgrade = Upgrade.start(gallery, to=NEW, order="most_seen")
+    assert work(gallery)[:2] == ["i0003", "i0001"]
+    assert upgrade.reorder("newest") == 60
+    created = {item.id: item.created for item in gallery.store.get(ids(60))}
+    found = [created[id] for id in work(gallery)]
+    assert found == sorted(found, reverse=True)
+    assert upgrade.status().order == "newest"
+
+
+def test_items_that_come_later_are_first_under_newest(gallery: Gallery) -> None:
+    Upgrade.start(gallery, to=NEW, order="newest")
+    gallery.add(vectors(["late"], OLD))
+    assert work(gallery)[0] == "late"
+
+
+def test_learnt_orders_take_the_sample(gallery: Gallery) -> None:
+    sample = vectors(ids(60), NEW)
+    for name in ("bridge_error", "disagreement"):
+        upgrade = Upgrade.start(gallery, to=sample, order=name)
+        old = gallery.store.vectors(ids(60), space="f-old")
+        priorities = order_named(name)(old, hints_for(name, old, new=sample))
+        assert work(gallery) == [ids(60)[row] for row in np.argsort(-priorities, kind="stable")]
+        upgrade.rollback()
+
+
+def test_a_sample_is_chosen_by_id_and_knows_the_labels(gallery: Gallery) -> None:
+    whole = sample_items(gallery, space="f-old")
+    assert whole.ids.tolist() == ids(60)
+    assert whole.labels is not None
+    assert whole.labels.tolist() == [str(label(picture(id))) for id in ids(60)]
+    assert np.array_equal(whole.vectors, vectors(ids(60), OLD).vectors)
+    part = sample_items(gallery, space="f-old", count=20)
+    assert 8 <= len(part) <= 35
+    assert part.ids.tolist() == sample_items(gallery, space="f-old", count=20).ids.tolist()
+    assert part.ids.tolist() != sample_items(gallery, space="f-old", count=20, seed=1).ids.tolist()

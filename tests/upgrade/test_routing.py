@@ -1,0 +1,169 @@
+"""Searches during an upgrade against brute force over what each item's live vector is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from midspan.bridges import load_bridge
+from midspan.errors import SpaceMismatch
+from midspan.gallery import Gallery, Hit, Query
+from midspan.spaces import Embeddings
+from midspan.upgrade import MODES, Mode, Record, Upgrade, routing
+from tests.upgrade.world import (
+    NEW,
+    OLD,
+    QUICK,
+    STORES,
+    STRANGER,
+    WIDE,
+    encoder,
+    ids,
+    label,
+    make,
+    picture,
+    settings_for,
+    vectors,
+)
+
+QUERIES = ids(8, first=900)
+
+
+@pytest.fixture(params=STORES)
+def gallery(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Gallery]:
+    with make(request.param, tmp_path) as made:
+        yield made
+
+
+def reference(gallery: Gallery, query: Embeddings, folder: Path | None) -> dict[str, float]:
+    """Score of each item for the first query, from the definition of the mode."""
+    record = Record.of(gallery.state)
+    assert record is not None
+    scores, q, found = record.score_map(), query.vectors[0], dict[str, float]()
+    for item in gallery.store.scan(filter=None, missing=None, after="", limit=1000):
+        fresh = record.new in item.spaces
+        space = record.new if fresh else record.old
+        vector = gallery.store.vectors([item.id], space=space).vectors[0]
+        asked = q
+        if not fresh and record.mode == "map-query":
+            assert folder is not None
+            asked = load_bridge(folder).apply(q)
+        if not fresh and record.mode == "map-gallery":
+            assert folder is not None
+            vector = load_bridge(folder).apply(vector)
+        score = float(asked.astype(float) @ vector.astype(float))
+        if not fresh and scores is not None:
+            score = float(scores(np.array([score]))[0])
+        found[item.id] = score
+    return found
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("calibrate", [False, True])
+def test_results_are_those_of_brute_force(
+    gallery: Gallery, tmp_path: Path, mode: Mode, calibrate: bool
+) -> None:
+    new, folder = settings_for(mode, tmp_path)
+    sample = vectors(ids(60), new)
+    upgrade = Upgrade.start(gallery, to=sample, mode=mode, bridge=folder, calibrate=calibrate)
+    query = vectors(QUERIES[:1], new)
+    for _ in range(3):
+        wanted = reference(gallery, query, folder)
+        best = sorted(wanted, key=lambda id: (-wanted[id], id))
+        (hits,) = upgrade.search(query, k=15)
+        assert [hit.id for hit in hits] == best[:15]
+        assert [hit.score for hit in hits] == pytest.approx(
+            [wanted[id] for id in best[:15]], abs=1e-5
+        )
+        middle = (wanted[best[6]] + wanted[best[7]]) / 2
+        (close,) = upgrade.search(query, k=15, threshold=middle)
+        assert [hit.id for hit in close] == best[:7]
+        (alike,) = upgrade.search(query, k=60, filter={"labels": 2})
+        assert [hit.id for hit in alike] == [id for id in best if label(picture(id)) == 2]
+        upgrade.run(encoder(new), limit=30, settings=QUICK)
+
+
+def test_a_search_costs_one_look_in_direct_mode_and_two_when_merged(
+    gallery: Gallery, tmp_path: Path
+) -> None:
+    asked = []
+    plain = {"direct": 1, "map-query": 2, "map-gallery": 1}
+    modes: tuple[Mode, ...] = ("direct", "map-query", "map-gallery")
+    for mode in modes:
+        for calibrate in (False, True):
+            new, folder = settings_for(mode, tmp_path)
+            sample = vectors(ids(60), new)
+            Upgrade.start(gallery, to=sample, mode=mode, bridge=folder, calibrate=calibrate)
+            parts = routing.parts(gallery.state, new)
+            asked.append(len(parts))
+            assert len(parts) == (2 if calibrate else plain[mode])
+            assert parts[-1].scores is None, "the fresh part is searched last, as it is"
+            Upgrade(gallery).rollback()
+    assert asked == [1, 2, 2, 2, 1, 2]
+
+
+def test_an_item_refreshed_between_the_two_searches_is_found_once(
+    gallery: Gallery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new, folder = settings_for("map-query", tmp_path)
+    upgrade = Upgrade.start(gallery, to=new, mode="map-query", bridge=folder)
+    search, calls = gallery.store.search, 0
+
+    def between(query: Query) -> list[list[Hit]]:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            upgrade.run(encoder(new), settings=QUICK)
+        return search(query)
+
+    monkeypatch.setattr(gallery.store, "search", between)
+    (hits,) = upgrade.search(vectors(QUERIES[:1], new), k=60)
+    assert calls == 2
+    assert sorted(hit.id for hit in hits) == ids(60)
+    assert {hit.space.fingerprint for hit in hits} == {"f-wide"}, "the better score counts"
+
+
+def test_a_state_that_changes_during_the_search_is_lived_through(
+    gallery: Gallery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upgrade = Upgrade.start(gallery, to=NEW)
+    upgrade.run(encoder(NEW), settings=QUICK)
+    search, calls = gallery.store.search, 0
+
+    def finished(query: Query) -> list[list[Hit]]:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            upgrade.finish()
+        return search(query)
+
+    monkeypatch.setattr(gallery.store, "search", finished)
+    (hits,) = upgrade.search(vectors(["i0007"], NEW), k=5)
+    assert hits[0].id == "i0007"
+    assert len(hits) == 5
+
+
+def test_queries_of_strangers_are_refused_in_every_state(gallery: Gallery, tmp_path: Path) -> None:
+    stranger = vectors(QUERIES, STRANGER)
+    with pytest.raises(SpaceMismatch):
+        routing.search(gallery, stranger)
+    modes: tuple[Mode, ...] = ("direct", "map-query", "map-gallery")
+    for mode in modes:
+        new, folder = settings_for(mode, tmp_path)
+        upgrade = Upgrade.start(gallery, to=new, mode=mode, bridge=folder)
+        with pytest.raises(SpaceMismatch, match="'stranger'"):
+            upgrade.search(stranger)
+        upgrade.rollback()
+    with pytest.raises(SpaceMismatch, match="'wide'"):
+        routing.search(gallery, vectors(QUERIES, WIDE))
+
+
+def test_plain_numbers_want_their_space(gallery: Gallery) -> None:
+    numbers = vectors(["i0004"], OLD).vectors[0]
+    with pytest.raises(SpaceMismatch, match="space="):
+        routing.search(gallery, numbers)
+    assert routing.search(gallery, numbers, space=OLD, k=1)[0][0].id == "i0004"
+    assert routing.search(gallery, np.empty((0, 12), np.float32), space=OLD) == []
