@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -18,9 +17,9 @@ from midspan.gallery.filters import Filter, matches
 from midspan.gallery.items import Draft, Hit, Item, Payload, payload_json
 from midspan.gallery.records import Counts, Entry, Failed, Failure, Mode, Query, State, Task
 from midspan.gallery.scores import pair_scores, prepare
+from midspan.gallery.stores.work_list import WorkList
 from midspan.spaces import Embeddings, FloatArray, Space
 
-GIVEN_UP = math.inf  # when a failed task is due again
 BLOCK = 8192  # rows scored at once
 
 
@@ -37,25 +36,13 @@ class _Record:
     vectors: dict[str, FloatArray]
 
 
-@dataclasses.dataclass(slots=True)
-class _Work:
-    """What is known of an item that lacks a vector in the target."""
-
-    priority: float = 0.0
-    due: float = 0.0  # claimed or put off until then
-    worker: str | None = None
-    attempts: int = 0
-    reason: str = ""
-    when: float = 0.0
-
-
 class MemoryStore:
     def __init__(self, location: str, state: State) -> None:
         self.location = location
         self._lock = threading.RLock()
         self._state = state
         self._items: dict[str, _Record] = {}
-        self._work: dict[str, _Work] = {}
+        self._work = WorkList()
         self._trail: list[Entry] = []
         self._sequence = 1
         self._next_number = 1
@@ -99,7 +86,7 @@ class MemoryStore:
             retarget = after.target != self._state.target
             self._state = after
             if retarget:
-                self._work = {}
+                self._work = WorkList()
                 for id in self._by_number():
                     self._put_to_work(id)
             self._trail.append(entry)
@@ -130,14 +117,13 @@ class MemoryStore:
                     without += 1
                 else:
                     live[space] += 1
-            failed = sum(work.due == GIVEN_UP for work in self._work.values())
             return Counts(
                 items=len(self._items),
                 stored={space: self._stored(space) for space in self._state.spaces},
                 live=live,
                 without=without,
-                pending=len(self._work) - failed,
-                failed=failed,
+                pending=len(self._work) - self._work.failed(),
+                failed=self._work.failed(),
             )
 
     def optimise(self) -> None:
@@ -187,7 +173,7 @@ class MemoryStore:
                 record.vectors[space] = vector.copy()
                 written += 1
                 if space == self._state.target:
-                    self._work.pop(id, None)
+                    self._work.remove(id)
             self._sequence += written > 0
             return written
 
@@ -209,7 +195,7 @@ class MemoryStore:
             self._check_open()
             gone = [id for id in dict.fromkeys(ids) if self._items.pop(id, None) is not None]
             for id in gone:
-                self._work.pop(id, None)
+                self._work.remove(id)
             self._sequence += 1
             return len(gone)
 
@@ -297,58 +283,41 @@ class MemoryStore:
 
     def prioritise(self, ids: Sequence[str], priorities: Sequence[float]) -> None:
         with self._lock:
-            for id, priority in rules.check_priorities(ids, priorities):
-                if id in self._work:
-                    self._work[id].priority = priority
+            self._work.prioritise(rules.check_priorities(ids, priorities))
             self._sequence += 1
 
     def claim(self, *, worker: str, limit: int, seconds: float) -> list[Task]:
         with self._lock:
             self._check_open()
             rules.check_limit(limit)
-            now = time.time()
-            due = [id for id, work in self._work.items() if work.due <= now]
-            due.sort(key=lambda id: (-self._work[id].priority, self._items[id].number))
-            for id in due[:limit]:
-                self._work[id].due, self._work[id].worker = now + seconds, worker
-            return [Task(self._item(id), self._work[id].attempts) for id in due[:limit]]
+            claimed = self._work.claim(worker, limit, seconds)
+            return [Task(self._item(id), attempts) for id, attempts in claimed]
 
     def release(self, worker: str) -> int:
         with self._lock:
-            held = [work for work in self._work.values() if work.worker == worker]
-            for work in held:
-                work.due, work.worker = 0.0, None
-            return len(held)
+            return self._work.release(worker)
 
     def fail(self, reports: Sequence[Failed], *, retry_after: float | None) -> None:
         with self._lock:
             self._check_open()
-            now = time.time()
             for report in reports:
-                work, record = self._work.get(report.id), self._items.get(report.id)
-                if work is None or record is None or record.revision != report.revision:
-                    continue
-                work.due = GIVEN_UP if retry_after is None else now + retry_after
-                work.worker, work.reason, work.when = None, rules.reason(report), now
-                work.attempts += 1
+                record = self._items.get(report.id)
+                if record is not None and record.revision == report.revision:
+                    self._work.fail(report.id, rules.reason(report), retry_after)
             self._sequence += 1
 
     def failures(self, *, after: str, limit: int) -> list[Failure]:
         with self._lock:
             rules.check_limit(limit)
-            failed = [(id, w) for id, w in self._work.items() if w.due == GIVEN_UP and id > after]
             return [
-                Failure(id, self._items[id].uri, work.reason, work.attempts, work.when)
-                for id, work in sorted(failed, key=lambda pair: pair[0])[:limit]
+                Failure(id, self._items[id].uri, reason, attempts, when)
+                for id, reason, attempts, when in self._work.failures(after, limit)
             ]
 
     def retry(self) -> int:
         with self._lock:
-            failed = [work for work in self._work.values() if work.due == GIVEN_UP]
-            for work in failed:
-                work.due, work.attempts = 0.0, 0
             self._sequence += 1
-            return len(failed)
+            return self._work.retry()
 
     # ---- inside
 
@@ -357,10 +326,10 @@ class MemoryStore:
             raise StoreError(f"{self.location}: this gallery is closed")
 
     def _put_to_work(self, id: str) -> None:
-        self._work.pop(id, None)
+        self._work.remove(id)
         target = self._state.target
         if target is not None and target not in self._items[id].vectors:
-            self._work[id] = _Work()
+            self._work.add(id, self._items[id].number)
 
     def _by_number(self) -> list[str]:
         return sorted(self._items, key=lambda id: self._items[id].number)
