@@ -7,7 +7,8 @@ are, or mapped by a bridge old → new) to new ones in each order. Class centres
 gallery's labels (`…`, and from clusters without labels: `… (clusters)`). A sample of --sample items
 has both vectors: a bridge is fitted on one half of it; bridge error and disagreement are learnt and
 scores calibrated (`fit_scores`) on the other. `calibrated` are the same curves with the scores of
-the old part mapped. Rows of other pairs of files in the CSV are kept.
+the old part mapped, `chosen` what `choose_scores` takes. Rows of other pairs of files in the CSV
+are kept.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from midspan.bridges.base import unit
 from midspan.config import build
 from midspan.evaluation import backfill_curve, evaluate
 from midspan.spaces import Embeddings
-from midspan.upgrade import ORDERS, fit_scores, order_named
+from midspan.upgrade import ORDERS, choose_scores, fit_scores, order_named
 from midspan.upgrade.orders import CENTRES
 from midspan.upgrade.priorities import hints_for
 
@@ -80,6 +81,7 @@ def measure(
     metric: str,
     seed: int,
 ) -> list[dict[str, Any]]:
+    assert new.labels is not None
     drawn = np.random.default_rng(seed + 1).permutation(len(old))[:sample]
     fit, known = drawn[: sample // 2], drawn[sample // 2 :]
     bridge: Bridge | None = None
@@ -115,6 +117,9 @@ def measure(
             scores = fit_scores(old[known], new[known], bridge=bridge, method=method)
             values, flips = mixed(stale, new, order, before, scores=scores)
             rows.append(_row(name, f"calibrated {method}", "map", values, flips))
+        found = choose_scores(old[known], new[known], bridge=bridge, labels=new.labels[known])
+        values, flips = mixed(stale, new, order, before, scores=found.scores)
+        rows.append(_row(name, f"chosen: {found.chosen}", "map", values, flips))
     return rows
 
 

@@ -76,7 +76,9 @@ def test_bridged_and_rolled_back(run: Run, shop: str, tmp_path: Path, mode: str)
     folder = bridge(tmp_path, *ends)
     words = ["--mode", mode, "--bridge", folder, "--calibrate", "--order", "random"]
     assert run("plan", shop, "--to", new, *words)["searches_per_query"] == 2
-    assert run("start", shop, "--to", new, *words)["calibrated"] is True
+    started = run("start", shop, "--to", new, *words)
+    assert started["calibrated"] == (started["mixing"]["chosen"] != "plain")
+    assert set(started["mixing"]["quality"]) == {"plain", "isotonic", "quantile"}
     run("run", shop, "--embeddings", new, "--limit", 30)
     with Gallery.open(shop) as gallery:
         found = routing.search(gallery, vectors(ids(5), WIDE), k=10)

@@ -273,6 +273,7 @@ def test_without_waiting_a_worker_leaves_the_rest_to_the_others(upgrade: Upgrade
     assert (report.stopped, report.written, report.old) == ("idle", 50, 10)
 
 
+@pytest.mark.slow
 def test_two_worker_processes_share_the_work(tmp_path: Path) -> None:
     with make("sqlite", tmp_path, count=300) as gallery:
         upgrade = Upgrade.start(gallery, to=NEW)

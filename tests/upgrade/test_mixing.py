@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from midspan.bridges import load_bridge
 from midspan.errors import EvaluationError
-from midspan.upgrade import Record, Upgrade, fit_scores
+from midspan.spaces import Embeddings, FloatArray, Space
+from midspan.upgrade import Record, Upgrade, choose_scores, fit_scores
 from midspan.upgrade.mixing import gallery_scores
 from tests.upgrade.world import NEW, OLD, WIDE, bridge, ids, make, vectors
 
@@ -59,36 +62,76 @@ def test_too_few_items_are_refused() -> None:
         fit_scores(vectors(ids(5), OLD), vectors(ids(9), NEW))
 
 
-def test_the_map_is_kept_with_the_upgrade(tmp_path: Path) -> None:
+@pytest.mark.parametrize("labelled", [True, False])
+def test_the_choice_is_kept_with_the_upgrade(tmp_path: Path, labelled: bool) -> None:
     sample = vectors(ids(60), NEW)
     with make("sqlite", tmp_path) as gallery:
+        if not labelled:
+            sample = Embeddings(sample.ids, sample.vectors, NEW)
+            gallery.annotate({id: {} for id in ids(60)})
         Upgrade.start(gallery, to=sample, calibrate=True)
         record = Record.of(gallery.state)
         assert record is not None
-        kept, wanted = record.score_map(), fit_scores(vectors(ids(60), OLD), sample)
-        assert kept is not None
-        values = np.linspace(-1, 1, 50)
-        assert kept(values) == pytest.approx(wanted(values))
-        assert Upgrade(gallery).status().calibrated
+        wanted = choose_scores(vectors(ids(60), OLD), sample, labels=sample.labels)
+        kept, values = record.score_map(), np.linspace(-1, 1, 50)
+        assert (kept is None) == (wanted.scores is None)
+        if kept is not None and wanted.scores is not None:
+            assert kept(values) == pytest.approx(wanted.scores(values))
+        status = Upgrade(gallery).status()
+        assert status.calibrated == (kept is not None)
+        assert status.mixing is not None
+        assert status.mixing["chosen"] == wanted.chosen
+        assert set(status.mixing["quality"]) == set(wanted.quality)
 
 
-def test_calibrated_mixing_ranks_better_than_plain_half_way() -> None:
-    """Mean average precision of new queries on a gallery of which every other item is new."""
-    old, new = vectors(ids(400), OLD), vectors(ids(400), NEW)
-    labels = new.columns["labels"]
-    scores = fit_scores(old[:100], new[:100])
+def average_precision(scores: FloatArray, labels: npt.NDArray[Any]) -> float:
+    """Mean over queries, the own item left out; by the definition."""
+    found = []
+    for row in range(len(labels)):
+        ranked = [place for place in np.argsort(-scores[row], kind="stable") if place != row]
+        hits = [place for place, item in enumerate(ranked) if labels[item] == labels[row]]
+        found.append(np.mean([(n + 1) / (place + 1) for n, place in enumerate(hits)]))
+    return float(np.mean(found))
+
+
+def test_the_quality_of_a_choice_is_that_of_the_mixed_ranking() -> None:
+    old, new = vectors(ids(120), OLD), vectors(ids(120), NEW)
+    found = choose_scores(old, new, labels=new.labels)
+    drawn = np.random.default_rng(0).permutation(120)[60:]
+    old, new = old[drawn], new[drawn]
     stale = gallery_scores(new.vectors, old.vectors, "cosine")
     fresh = gallery_scores(new.vectors, new.vectors, "cosine")
-    half = np.arange(400) % 2 == 0
+    place = np.random.default_rng(0).permutation(60) / 60
+    wanted = [
+        average_precision(np.where(place < share, fresh, stale), new.columns["labels"])
+        for share in (0.25, 0.5, 0.75)
+    ]
+    assert found.quality["plain"] == pytest.approx(np.mean(wanted), abs=1e-6)
+    assert found.quality[found.chosen] == max(found.quality.values())
+    assert (found.scores is None) == (found.chosen == "plain")
 
-    def quality(part: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> float:
-        both = np.where(half, fresh, part)
-        found = []
-        for row in range(400):
-            ranked = [place for place in np.argsort(-both[row], kind="stable") if place != row]
-            right = labels[ranked] == labels[row]
-            precision = np.cumsum(right) / np.arange(1, 400)
-            found.append((precision * right).sum() / right.sum())
-        return float(np.mean(found))
 
-    assert quality(scores(stale)) > quality(stale.astype(np.float64))
+def test_scores_on_another_scale_are_brought_back() -> None:
+    """Old vectors with a constant part beside the meaning: all scores are halved, no more."""
+    meaning = vectors(ids(200), NEW)
+    before = Space("old", 13, fingerprint="f-13")
+    after = Space("new", 13, fingerprint="f-13n", compatible_with=("f-13",))
+    rows = np.concatenate([meaning.vectors, np.zeros((200, 1), np.float32)], axis=1)
+    constant = np.zeros(13, np.float32)
+    constant[-1] = np.sqrt(0.75)
+    old = Embeddings(meaning.ids, (0.5 * rows + constant).astype(np.float32), before)
+    new = Embeddings(meaning.ids, rows, after)
+    found = choose_scores(old, new, labels=meaning.labels)
+    drawn = np.random.default_rng(0).permutation(200)[100:]
+    fresh = gallery_scores(rows[drawn], rows[drawn], "cosine")
+    best = average_precision(fresh, meaning.columns["labels"][drawn])
+    assert found.chosen != "plain"
+    assert found.quality["plain"] < best - 0.05
+    assert found.quality[found.chosen] == pytest.approx(best, abs=0.005)
+
+
+def test_plain_is_no_choice_between_scores_of_two_kinds() -> None:
+    old, new = vectors(ids(60), OLD), vectors(ids(60), NEW)
+    found = choose_scores(old, new, labels=new.labels, plain=False)
+    assert set(found.quality) == {"isotonic", "quantile"}
+    assert found.scores is not None

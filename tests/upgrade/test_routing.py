@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from midspan.bridges import load_bridge
 from midspan.errors import SpaceMismatch
 from midspan.gallery import Gallery, Hit, Query
 from midspan.spaces import Embeddings
-from midspan.upgrade import MODES, Mode, Record, Upgrade, routing
+from midspan.upgrade import MODES, Mixing, Mode, Record, Upgrade, choose_scores, routing
 from tests.upgrade.world import (
     NEW,
     OLD,
@@ -32,17 +33,30 @@ from tests.upgrade.world import (
 QUERIES = ids(8, first=900)
 
 
+@pytest.fixture(autouse=True)
+def always_map(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where calibration is asked for there is a map, whether it ranks better or not."""
+
+    def without_labels(old: Embeddings, new: Embeddings, **settings: Any) -> Mixing:
+        return choose_scores(old, new, bridge=settings["bridge"])
+
+    monkeypatch.setattr("midspan.upgrade.start.choose_scores", without_labels)
+
+
 @pytest.fixture(params=STORES)
 def gallery(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Gallery]:
     with make(request.param, tmp_path) as made:
         yield made
 
 
-def reference(gallery: Gallery, query: Embeddings, folder: Path | None) -> dict[str, float]:
+def reference(
+    gallery: Gallery, query: Embeddings, folder: Path | None, *, calibrated: bool
+) -> dict[str, float]:
     """Score of each item for the first query, from the definition of the mode."""
     record = Record.of(gallery.state)
     assert record is not None
     scores, q, found = record.score_map(), query.vectors[0], dict[str, float]()
+    assert (scores is not None) == calibrated
     for item in gallery.store.scan(filter=None, missing=None, after="", limit=1000):
         fresh = record.new in item.spaces
         space = record.new if fresh else record.old
@@ -71,7 +85,7 @@ def test_results_are_those_of_brute_force(
     upgrade = Upgrade.start(gallery, to=sample, mode=mode, bridge=folder, calibrate=calibrate)
     query = vectors(QUERIES[:1], new)
     for _ in range(3):
-        wanted = reference(gallery, query, folder)
+        wanted = reference(gallery, query, folder, calibrated=calibrate)
         best = sorted(wanted, key=lambda id: (-wanted[id], id))
         (hits,) = upgrade.search(query, k=15)
         assert [hit.id for hit in hits] == best[:15]

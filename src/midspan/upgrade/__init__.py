@@ -3,7 +3,7 @@
 from midspan.upgrade.backfill import Report, Settings, run
 from midspan.upgrade.embed import Embed, Embedded, from_embeddings
 from midspan.upgrade.gate import Check, GateResult, gate, judged
-from midspan.upgrade.mixing import fit_scores
+from midspan.upgrade.mixing import Mixing, choose_scores, fit_scores
 from midspan.upgrade.orders import ORDERS, Hints, order_named
 from midspan.upgrade.plan import Plan
 from midspan.upgrade.record import MODES, Mode, Record
@@ -24,6 +24,7 @@ __all__ = [
     "GateResult",
     "Hints",
     "Latency",
+    "Mixing",
     "Mode",
     "Plan",
     "Record",
@@ -33,6 +34,7 @@ __all__ = [
     "Shadow",
     "Status",
     "Upgrade",
+    "choose_scores",
     "fit_scores",
     "from_embeddings",
     "gate",

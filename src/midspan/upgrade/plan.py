@@ -20,7 +20,7 @@ from midspan.spaces import Embeddings, Space
 from midspan.upgrade.embed import Embed, embed_all
 from midspan.upgrade.gate import gate
 from midspan.upgrade.orders import order_named
-from midspan.upgrade.priorities import hints_for
+from midspan.upgrade.priorities import hints_for, paired_sample
 
 ROW_BYTES = 48  # beside its numbers, what a stored vector costs in the embedded store
 WARM_UP, TIMED = 8, 64  # items embedded to measure the time
@@ -71,7 +71,7 @@ def make_plan(
     seconds_each = None if embed is None else _measured(gallery, embed, new, notes)
     evidence, curve, size = None, None, 0
     if sample is not None and len(sample):
-        mine, theirs = _pairs(gallery, old, sample)
+        mine, theirs = paired_sample(gallery, old.fingerprint, sample)
         size = len(mine)
         try:
             evidence = _gate(mine, theirs, mode=mode, bridge=bridge).to_dict()
@@ -116,19 +116,6 @@ def _measured(gallery: Gallery, embed: Embed, new: Space, notes: list[str]) -> f
         id, why = next(iter(failed.items()))
         notes.append(f"{len(failed)} of {len(timed)} items could not be embedded, {id!r}: {why}")
     return seconds
-
-
-def _pairs(gallery: Gallery, old: Space, sample: Embeddings) -> tuple[Embeddings, Embeddings]:
-    """The old vectors of the sample's items, with the sample's labels or those of the payload."""
-    mine = gallery.store.vectors(sample.ids.tolist(), space=old.fingerprint)
-    mine, theirs = mine.paired_with(sample)
-    if theirs.labels is not None:
-        return mine.with_columns({"labels": theirs.labels}), theirs
-    items = gallery.store.get(mine.ids.tolist())
-    if items and all("labels" in item.payload for item in items):
-        labels = np.array([str(item.payload["labels"]) for item in items])
-        return mine.with_columns({"labels": labels}), theirs.with_columns({"labels": labels})
-    return mine, theirs
 
 
 def _gate(mine: Embeddings, theirs: Embeddings, *, mode: str, bridge: Bridge | None) -> Any:

@@ -67,7 +67,7 @@ def hints_for(
     if new is None:
         raise ConfigError(
             f"the order {order} learns from items that have both vectors: give a sample of new "
-            "vectors (--to NEW.npz or --sample NEW.npz), or use another order"
+            "vectors (--to NEW.npz), or use another order"
         )
     mine, theirs = old.paired_with(new)
     if order == "bridge_error":
@@ -101,6 +101,21 @@ def sample_items(gallery: Gallery, *, space: str, count: int = SAMPLE, seed: int
         space=known,
         columns={name: np.concatenate([part.columns[name] for part in parts]) for name in columns},
     )
+
+
+def paired_sample(
+    gallery: Gallery, space: str, sample: Embeddings
+) -> tuple[Embeddings, Embeddings]:
+    """Old and new vectors of the sample's items, with its labels or else those of the payload."""
+    mine = gallery.store.vectors(sample.ids.tolist(), space=space)
+    mine, theirs = mine.paired_with(sample)
+    if theirs.labels is not None:
+        return mine.with_columns({"labels": theirs.labels}), theirs
+    items = gallery.store.get(mine.ids.tolist())
+    if items and all("labels" in item.payload for item in items):
+        labels = np.array([str(item.payload["labels"]) for item in items])
+        return mine.with_columns({"labels": labels}), theirs.with_columns({"labels": labels})
+    return mine, theirs
 
 
 def class_centres(old: Embeddings, *, seed: int = 0) -> tuple[FloatArray, StrArray | None]:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import dataclasses
 import time
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from midspan.bridges import load_bridge
 from midspan.errors import ConfigError, GalleryError, SpaceMismatch
 from midspan.gallery import Gallery, State
 from midspan.spaces import Embeddings, Space
 from midspan.upgrade.mapping import bridge_of, check_bridge, load_for, map_items, mapped_space
-from midspan.upgrade.mixing import fit_scores
+from midspan.upgrade.mixing import choose_scores
 from midspan.upgrade.orders import CENTRES, LEARNT, Hints, order_named
-from midspan.upgrade.priorities import hints_for, prioritise, sample_items
+from midspan.upgrade.priorities import hints_for, paired_sample, prioritise, sample_items
 from midspan.upgrade.record import MODES, Mode, Record, change, open_record, score_map_json
 
 
@@ -58,8 +58,7 @@ def start(
             rollback=rollback,
         )
         if calibrate:
-            scores = _calibrated(gallery, old, sample, bridge=bridge)
-            record = dataclasses.replace(record, scores=scores)
+            record = _calibrated(gallery, record, sample, bridge=bridge)
         if mode != "direct":
             folder, digest = load_for(bridge, mode=mode, old=old, new=new)
             record = dataclasses.replace(record, bridge=folder, digest=digest)
@@ -151,16 +150,23 @@ def sample_of(to: Space | HasSpace, sample: Embeddings | None) -> Embeddings | N
 
 
 def _calibrated(
-    gallery: Gallery, old: Space, sample: Embeddings | None, *, bridge: str | Path | None
-) -> dict[str, Any]:
+    gallery: Gallery, record: Record, sample: Embeddings | None, *, bridge: str | Path | None
+) -> Record:
+    """With the mixing that ranks best on the sample's items."""
     if sample is None:
         raise ConfigError(
             "calibrated scores are learnt from items that have both vectors: give a sample of new "
-            "vectors (--to NEW.npz or --sample NEW.npz)"
+            "vectors (--to NEW.npz)"
         )
-    known = gallery.store.vectors(sample.ids.tolist(), space=old.fingerprint)
+    old, new = paired_sample(gallery, record.old, sample)
     made = None if bridge is None else load_bridge(bridge)
-    return score_map_json(fit_scores(known, sample, bridge=made))
+    comparable = record.mode != "map-query" or old.space.metric == new.space.metric
+    found = choose_scores(old, new, bridge=made, labels=new.labels, plain=comparable)
+    return dataclasses.replace(
+        record,
+        scores=None if found.scores is None else score_map_json(found.scores),
+        mixing={"chosen": found.chosen, "quality": dict(found.quality)},
+    )
 
 
 def check_start(

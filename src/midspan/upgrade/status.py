@@ -32,7 +32,8 @@ class Status:
     by_space: Mapping[str, int]  # items by the space that answers for them
     rate: float | None  # items a second, all workers together; None: nobody works
     seconds_left: float | None
-    calibrated: bool
+    calibrated: bool  # scores of the old part are mapped
+    mixing: Mapping[str, Any] | None  # what was tried, if calibration was asked for
     rollback: bool  # promised
     gate: str | None
     reason: str | None  # why it is paused
@@ -65,6 +66,7 @@ def status(gallery: Gallery) -> Status:
         rate=rate,
         seconds_left=counts.pending / rate if rate else None,
         calibrated=record is not None and record.scores is not None,
+        mixing=None if record is None else record.mixing,
         rollback=record is not None and record.rollback,
         gate=None if record is None else record.gate,
         reason=None if record is None else record.reason,

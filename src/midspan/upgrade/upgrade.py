@@ -90,7 +90,8 @@ class Upgrade:
         on; stopped in between, the same call goes on. Priorities are written last.
 
         calibrate: scores of the part that is not refreshed are mapped to the scale of the new
-        ones, which costs a second search; wants a sample (or `to` as Embeddings).
+        ones, which costs a second search; wants a sample (or `to` as Embeddings). Where plain
+        scores rank better on the sample (with labels), they stay.
         rollback: promise it: `wanted_spaces` then asks for an old vector of new items too.
         """
         begin.start(
