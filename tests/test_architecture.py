@@ -107,6 +107,7 @@ def test_front_door_is_pinned() -> None:
         "Gallery",
         "MidspanError",
         "Space",
+        "Upgrade",
         "__version__",
         "compare",
         "data",

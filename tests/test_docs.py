@@ -16,6 +16,7 @@ from midspan.losses import LOSSES
 from midspan.methods import METHODS
 from midspan.training.augment import AUGMENTATIONS
 from midspan.training.samplers import SAMPLERS
+from midspan.upgrade import MODES, ORDERS
 
 ROOT = Path(__file__).parent.parent
 PAGES = {page.name: page.read_text(encoding="utf-8") for page in (ROOT / "docs").rglob("*.md")}
@@ -26,6 +27,7 @@ TABLES = {
     ],
     "evaluation.md": [METRICS, PROTOCOLS],
     "bridges.md": [BRIDGES],
+    "upgrade.md": [MODES, ORDERS],
 }
 
 

@@ -16,6 +16,7 @@ __version__ = "0.1.0"
 # name → where it lives; imported at first use
 _LAZY = {
     "Gallery": "midspan.gallery:Gallery",
+    "Upgrade": "midspan.upgrade:Upgrade",
     "data": "midspan.data",
     "evaluation": "midspan.evaluation",
     "load_encoder": "midspan.encoders:load_encoder",
@@ -28,6 +29,7 @@ __all__ = [
     "Gallery",
     "MidspanError",
     "Space",
+    "Upgrade",
     "__version__",
     "compare",
     "data",
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from midspan.evaluation import compare
     from midspan.gallery import Gallery
     from midspan.training import train
+    from midspan.upgrade import Upgrade
 
 
 def __getattr__(name: str) -> Any:

@@ -8,7 +8,7 @@ import sys
 
 import typer
 
-from midspan.cli import bridge, demo, doctor, embed, evaluate, gallery, gate, train
+from midspan.cli import bridge, demo, doctor, embed, evaluate, gallery, gate, train, upgrade
 from midspan.errors import Interrupted, MidspanError
 
 app = typer.Typer(
@@ -21,7 +21,7 @@ app = typer.Typer(
 )
 
 START, LEARN, BRIDGE = "Start here", "Learn", "Bridge encoders that exist"
-MEASURE, SERVE, HELP = "Measure", "Store and search", "Look around"
+MEASURE, SERVE, HELP = "Measure", "Store, search and upgrade", "Look around"
 
 app.command("demo", rich_help_panel=START)(demo.demo)
 app.command("train", rich_help_panel=LEARN)(train.train)
@@ -33,6 +33,7 @@ app.command("eval", rich_help_panel=MEASURE)(evaluate.evaluate)
 app.command("compare", rich_help_panel=MEASURE)(evaluate.compare)
 app.command("gate", rich_help_panel=MEASURE)(gate.gate)
 app.add_typer(gallery.app, name="gallery", rich_help_panel=SERVE)
+app.add_typer(upgrade.app, name="upgrade", rich_help_panel=SERVE)
 app.command("doctor", rich_help_panel=HELP)(doctor.doctor)
 
 

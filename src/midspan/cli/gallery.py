@@ -74,13 +74,16 @@ def search(
     exact: Annotated[bool, typer.Option("--exact", help="Compare with every vector.")] = False,
     as_json: bool = JSON_OPTION,
 ) -> None:
-    """The k nearest items of each query."""
+    """The k nearest items of each query, in whatever state an upgrade is."""
     from midspan.gallery import Gallery
     from midspan.spaces import Embeddings
+    from midspan.upgrade import search as search_routed
 
     query = Embeddings.load(vectors)
     with Gallery.open(location) as gallery:
-        found = gallery.search(query, k=k, filter=_filter(where), threshold=threshold, exact=exact)
+        found = search_routed(
+            gallery, query, k=k, filter=_filter(where), threshold=threshold, exact=exact
+        )
     if as_json:
         rows = [
             [{"id": hit.id, "score": hit.score, "space": hit.space.name} for hit in hits]
@@ -211,5 +214,7 @@ def _print_info(gallery: Gallery, *, as_json: bool) -> None:
         return
     rows = [[name, f"{count:,}"] for name, count in found.by_space.items()]
     rows += [["without a vector", f"{found.without:,}"], ["failed", f"{found.failed:,}"]]
-    note = "" if found.upgrade is None else f"upgrade: {found.upgrade}"
+    note = ""
+    if found.upgrade is not None:
+        note = f"upgrade {found.upgrade.get('phase')}; see: midspan upgrade status"
     print_table(f"{found.location}: {found.items:,} items", ["space", "items"], rows, note=note)
