@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -12,13 +9,7 @@ from midspan.gallery import Gallery
 from midspan.upgrade import Upgrade
 from midspan.upgrade.orders import order_named
 from midspan.upgrade.priorities import hints_for, sample_items
-from tests.upgrade.world import NEW, OLD, STORES, ids, label, make, picture, vectors
-
-
-@pytest.fixture(params=STORES)
-def gallery(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Gallery]:
-    with make(request.param, tmp_path) as made:
-        yield made
+from tests.upgrade.world import NEW, OLD, ids, label, picture, vectors
 
 
 def work(gallery: Gallery) -> list[str]:

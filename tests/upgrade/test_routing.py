@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +17,11 @@ from tests.upgrade.world import (
     NEW,
     OLD,
     QUICK,
-    STORES,
     STRANGER,
     WIDE,
     encoder,
     ids,
     label,
-    make,
     picture,
     settings_for,
     vectors,
@@ -41,12 +38,6 @@ def always_map(monkeypatch: pytest.MonkeyPatch) -> None:
         return choose_scores(old, new, bridge=settings["bridge"])
 
     monkeypatch.setattr("midspan.upgrade.start.choose_scores", without_labels)
-
-
-@pytest.fixture(params=STORES)
-def gallery(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Gallery]:
-    with make(request.param, tmp_path) as made:
-        yield made
 
 
 def reference(

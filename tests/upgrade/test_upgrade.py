@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from tests.upgrade.world import (
     NEW,
     OLD,
     QUICK,
-    STORES,
     STRANGER,
     WIDE,
     accounted,
@@ -31,12 +29,6 @@ from tests.upgrade.world import (
     settings_for,
     vectors,
 )
-
-
-@pytest.fixture(params=STORES)
-def gallery(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Gallery]:
-    with make(request.param, tmp_path) as made:
-        yield made
 
 
 @pytest.mark.parametrize("mode", MODES)
