@@ -107,7 +107,6 @@ def test_the_quality_of_a_choice_is_that_of_the_mixed_ranking() -> None:
         for share in (0.25, 0.5, 0.75)
     ]
     assert found.quality["plain"] == pytest.approx(np.mean(wanted), abs=1e-6)
-    assert found.quality[found.chosen] == max(found.quality.values())
     assert (found.scores is None) == (found.chosen == "plain")
 
 
@@ -135,3 +134,19 @@ def test_plain_is_no_choice_between_scores_of_two_kinds() -> None:
     found = choose_scores(old, new, labels=new.labels, plain=False)
     assert set(found.quality) == {"isotonic", "quantile"}
     assert found.scores is not None
+
+
+def test_a_gain_that_may_be_chance_is_none() -> None:
+    """Old vectors that are as good as the new ones leave nothing to map."""
+    new = vectors(ids(120), NEW)
+    jitter = np.random.default_rng(0).standard_normal(new.vectors.shape) * 0.01
+    old = Embeddings(new.ids, (new.vectors + jitter).astype(np.float32), OLD)
+    found = choose_scores(old, new, labels=new.labels)
+    assert (found.chosen, found.scores) == ("plain", None)
+    assert found.quality["quantile"] == pytest.approx(found.quality["plain"], abs=0.01)
+
+
+def test_a_sample_in_which_no_class_has_two_items_leaves_plain_scores() -> None:
+    old, new = vectors(ids(40), OLD), vectors(ids(40), NEW)
+    found = choose_scores(old, new, labels=np.arange(40))
+    assert found.chosen == "plain"

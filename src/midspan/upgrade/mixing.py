@@ -24,10 +24,12 @@ from midspan.spaces import Column, Embeddings, FloatArray, Metric
 SAMPLE = 2000  # items whose scores are compared, all with all
 PAIRS = 200_000  # scores that the map is fitted on
 FEWEST = 20  # items in common
+DOUBT = 2.0  # standard errors by which a map must rank better than plain scores
 SHARES = (0.25, 0.5, 0.75)  # of the items that are refreshed while maps are tried out
 
 Method = Literal["isotonic", "quantile"]
 Scores = npt.NDArray[np.floating]
+Float64 = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,8 @@ def choose_scores(
     """Plain scores, or a map of those of the old part: what ranks best on items held out.
 
     One half of the items fits the maps; on the other, mixed galleries are ranked, and quality is
-    the mean average precision by `labels` (one for each row of `new`). Without labels nothing is
+    the mean average precision by `labels` (one for each row of `new`). Plain scores stay unless a
+    map is better beyond doubt: they cost one search instead of two. Without labels nothing is
     tried and the map is `quantile`, the better one in most cases with labels.
     plain: False if the scores of the two parts are of different kinds.
     """
@@ -70,11 +73,14 @@ def choose_scores(
     tried |= {method: scores(before) for method, scores in maps.items()}
     place = np.random.default_rng(seed).permutation(len(before)) / len(before)
     known = new.columns["labels"][half:]
-    quality = {
-        name: float(np.mean([_quality(part, after, place < s, known) for s in SHARES]))
+    per_query = {
+        name: np.mean([_precisions(part, after, place < s, known) for s in SHARES], axis=0)
         for name, part in tried.items()
     }
-    chosen = max(quality, key=lambda name: quality[name])  # the first of equals: plain
+    quality = {name: _mean(values) for name, values in per_query.items()}
+    chosen = max(quality, key=lambda name: quality[name])
+    if plain and not _surely_better(per_query[chosen], per_query["plain"]):
+        chosen = "plain"
     if chosen == "plain":
         return Mixing(chosen, quality, None)
     method: Method = "isotonic" if chosen == "isotonic" else "quantile"
@@ -142,17 +148,30 @@ def _drawn(old: Embeddings, new: Embeddings, *, seed: int) -> tuple[Embeddings, 
     return old[rows], new[rows]
 
 
-def _quality(
+def _precisions(
     stale: Scores, fresh: Scores, refreshed: npt.NDArray[np.bool_], labels: Column
-) -> float:
-    """Mean average precision where some columns have fresh scores and the others stale ones."""
+) -> Float64:
+    """(N,) average precision where some columns have fresh scores and the others stale ones."""
     both = np.where(refreshed, fresh, stale).astype(np.float64)
     np.fill_diagonal(both, -np.inf)  # the query's own item comes last and is cut off
     ranked = np.argsort(-both, axis=1, kind="stable")[:, :-1]
     right = labels[ranked] == labels[:, None]
     total = right.sum(axis=1)
     precision = np.cumsum(right, axis=1) / np.arange(1, right.shape[1] + 1)
-    some = total > 0
-    if not some.any():
-        return 0.0
-    return float(((precision * right).sum(axis=1)[some] / total[some]).mean())
+    found: Float64 = np.where(total > 0, (precision * right).sum(axis=1), np.nan)
+    found /= np.maximum(total, 1)
+    return found
+
+
+def _mean(values: Float64) -> float:
+    """Of the queries that have something to find; 0 if none has."""
+    answered = values[np.isfinite(values)]
+    return float(answered.mean()) if len(answered) else 0.0
+
+
+def _surely_better(values: Float64, plain: Float64) -> bool:
+    """By more than chance would have it: two standard errors of the mean difference."""
+    gains = (values - plain)[np.isfinite(values)]
+    if len(gains) < 2:
+        return False
+    return bool(gains.mean() > DOUBT * gains.std(ddof=1) / np.sqrt(len(gains)))
