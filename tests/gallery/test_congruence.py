@@ -155,7 +155,7 @@ def test_a_random_life_is_the_same_as_in_memory(
     locate_engine: Locate, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if seed % 2:  # with an index that looks into every list
-        monkeypatch.setattr(upkeep, "FLAT_UP_TO", 8)
+        monkeypatch.setattr(upkeep, "FLAT_UP_TO", 64)
         monkeypatch.setattr(upkeep, "RECALL", 1.1)
     one = MemoryStore.create("memory:", OLD, entry=entry("create"))
     location = locate_engine()

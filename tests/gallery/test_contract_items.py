@@ -17,6 +17,7 @@ from midspan.errors import (
 )
 from midspan.gallery.filters import Eq
 from midspan.gallery.items import Draft
+from midspan.gallery.records import Failed
 from midspan.gallery.stores.base import Store
 from midspan.spaces import Embeddings, Space
 from tests.gallery.samples import NEW, OLD, STRANGER, WIDE, add, drafts, embed, entry, found, near
@@ -203,6 +204,25 @@ def test_hostile_ids_and_payloads_are_kept_as_they_are(store: Store) -> None:
         hits = store.search(near(store, embed([id]).vectors, k=1))[0]
         assert (hits[0].id, hits[0].payload) == (id, payload)
     assert store.delete(ids) == len(ids)
+
+
+def test_ids_that_cannot_be_are_nowhere(store: Store) -> None:
+    add(store, ["a"])
+    start_upgrade(store)
+    odd = ["", "\0", "a\0", "\ud800", "x" * 100_000, "a\n"]
+    assert [item.id for item in store.get([*odd, "a"])] == ["a"]
+    assert store.vectors([*odd, "a"], space=OLD.fingerprint).ids.tolist() == ["a"]
+    store.prioritise(odd, [1.0] * len(odd))
+    store.fail([Failed(id, 1, "x") for id in odd], retry_after=None)
+    with pytest.raises(UnknownId):
+        store.annotate({"\ud800": {}})
+    for cursor in odd[1:]:
+        with pytest.raises(ItemError, match="item id"):
+            store.scan(filter=None, missing=None, after=cursor, limit=5)
+        with pytest.raises(ItemError, match="item id"):
+            store.failures(after=cursor, limit=5)
+    assert store.delete(odd) == 0
+    assert store.count().items == 1
 
 
 def test_a_payload_of_one_megabyte_is_kept(store: Store) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 
@@ -162,6 +162,22 @@ def check_query(state: State, query: Query) -> Space:
         if peak == 0 and spaces[0].metric == "cosine":
             raise VectorError(f"query vector {row} has length zero, which has no direction")
     return spaces[0]
+
+
+def possible(ids: Iterable[str]) -> list[str]:
+    """Those that an item could have. The others are nowhere, and some engines choke on them."""
+    return [id for id in ids if _could_be_an_id(id)]
+
+
+def _could_be_an_id(id: str) -> bool:
+    try:
+        return bool(check_id(id))
+    except ItemError:
+        return False
+
+
+def check_cursor(after: str) -> str:
+    return check_id(after) if after else ""
 
 
 def check_limit(limit: int) -> int:

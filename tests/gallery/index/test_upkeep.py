@@ -29,7 +29,7 @@ def clustered(rng: np.random.Generator, count: int) -> FloatArray:
 
 @pytest.fixture(autouse=True)
 def _index_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upkeep, "FLAT_UP_TO", 1000)
+    monkeypatch.setattr(upkeep, "FLAT_UP_TO", 1000 * DIM)
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def recall(mirror: Mirror, *, allowed: np.ndarray | None = None) -> float:
 def test_small_galleries_have_no_index_and_are_exact(
     mirror: Mirror, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upkeep, "FLAT_UP_TO", COUNT)
+    monkeypatch.setattr(upkeep, "FLAT_UP_TO", COUNT * DIM)
     Upkeep(mirror).run()
     assert mirror.families[0].ivf is None
     assert recall(mirror) == 1.0

@@ -1,6 +1,7 @@
 """The index beside the shelf: made when a family is large, kept up to date, in the background.
 
-FLAT_UP_TO: up to so many vectors comparing all of them is as fast as an index, and exact.
+FLAT_UP_TO: with so many numbers or fewer (50,000 vectors of 128 dimensions) a search that compares
+every vector takes 1.5 ms of one core here, and is exact; an index took 0.1 to 0.7 ms.
 RECALL: the number of lists to look into is the smallest that finds this share of the true ten
 nearest neighbours of a sample of stored vectors, which the lists were not learnt from. It is set
 above the 0.97 that we promise, because a sample can be lucky.
@@ -22,7 +23,7 @@ from midspan.gallery.index.mirror import Mirror
 from midspan.gallery.index.shelf import HOLE
 from midspan.spaces import FloatArray, IntArray
 
-FLAT_UP_TO = 50_000
+FLAT_UP_TO = 6_400_000
 RECALL = 0.98
 FEWEST = 8  # lists to look into, however well the sample does: they cost little
 NEIGHBOURS = 10
@@ -122,7 +123,7 @@ class Upkeep:
 
 def wanted(family: Family) -> bool:
     """It is large and has no index, or one that was learnt from other vectors."""
-    if len(family.shelf) <= FLAT_UP_TO:
+    if len(family.shelf) * family.dim <= FLAT_UP_TO:
         return False
     return family.ivf is None or family.unlearnt > RELEARN * len(family.shelf)
 

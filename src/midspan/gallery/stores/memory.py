@@ -229,6 +229,7 @@ class MemoryStore:
         with self._lock:
             self._check_open()
             rules.check_limit(limit)
+            rules.check_cursor(after)
             if missing is not None:
                 rules.known_space(self._state, missing)
             found = []
@@ -309,6 +310,7 @@ class MemoryStore:
     def failures(self, *, after: str, limit: int) -> list[Failure]:
         with self._lock:
             rules.check_limit(limit)
+            rules.check_cursor(after)
             return [
                 Failure(id, self._items[id].uri, reason, attempts, when)
                 for id, reason, attempts, when in self._work.failures(after, limit)

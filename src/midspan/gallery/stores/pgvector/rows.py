@@ -11,6 +11,7 @@ import numpy as np
 from midspan.gallery.filters import Filter
 from midspan.gallery.items import INTEGERS, Item
 from midspan.gallery.records import Counts, State
+from midspan.gallery.rules import check_cursor, possible
 from midspan.gallery.stores.pgvector.server import Server
 from midspan.gallery.stores.pgvector.where import where
 from midspan.spaces import Embeddings, Space
@@ -108,7 +109,7 @@ def scan_items(
         server,
         numbers,
         f"i.id > %s AND {condition} ORDER BY i.id LIMIT %s",
-        (after, *values, limit),
+        (check_cursor(after), *values, limit),
     )
     return [item for _, item in found]
 
@@ -123,7 +124,7 @@ def read_vectors(
                 "WHERE i.id = ANY(%s)",
                 vectors=server.vectors(number),
             ),
-            (list(ids),),
+            (possible(ids),),
             binary=True,
         ).fetchall()
     )

@@ -161,7 +161,7 @@ class PgvectorStore:
         with self._server.reading() as connection:
             _, numbers = rows.read_state(connection, self._server)
             found = rows.read_items(
-                connection, self._server, numbers, "i.id = ANY(%s)", (list(ids),)
+                connection, self._server, numbers, "i.id = ANY(%s)", (rules.possible(ids),)
             )
         by_id = {item.id: item for _, item in found}
         return [by_id[id] for id in ids if id in by_id]

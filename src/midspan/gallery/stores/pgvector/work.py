@@ -19,7 +19,11 @@ NOW = "extract(epoch FROM clock_timestamp())"  # the server's clock: workers' cl
 def prioritise(
     connection: Connection, server: Server, ids: Sequence[str], priorities: Sequence[float]
 ) -> None:
-    pairs = rules.check_priorities(ids, priorities)
+    pairs = [
+        (id, priority)
+        for id, priority in rules.check_priorities(ids, priorities)
+        if rules.possible([id])
+    ]
     connection.execute(
         server.sql(
             "UPDATE {work} AS w SET priority = d.priority FROM unnest(%s::text[], %s::float8[]) "
@@ -60,6 +64,7 @@ def fail(
     reports: Sequence[Failed],
     retry_after: float | None,
 ) -> None:
+    reports = [report for report in reports if rules.possible([report.id])]
     connection.execute(
         server.sql(
             "UPDATE {work} AS w SET attempts = w.attempts + 1, worker = NULL, failed = %s, "
@@ -83,7 +88,7 @@ def failures(connection: Connection, server: Server, after: str, limit: int) -> 
             "SELECT i.id, i.uri, w.reason, w.attempts, w.moment FROM {work} AS w "
             "JOIN {items} AS i USING (item) WHERE w.failed AND i.id > %s ORDER BY i.id LIMIT %s"
         ),
-        (after, limit),
+        (rules.check_cursor(after), limit),
     )
     return [Failure(*row) for row in rows]
 

@@ -24,7 +24,7 @@ def lock_items(connection: Connection, server: Server, ids: Sequence[str]) -> di
     """Numbers of those that are there. Always in the order of the ids, so that nobody deadlocks."""
     rows = connection.execute(
         server.sql("SELECT id, item FROM {items} WHERE id = ANY(%s) ORDER BY id FOR UPDATE"),
-        (list(ids),),
+        (rules.possible(ids),),
     )
     return dict(rows.fetchall())
 

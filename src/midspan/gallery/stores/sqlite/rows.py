@@ -12,6 +12,7 @@ import numpy as np
 from midspan.gallery.filters import Filter
 from midspan.gallery.items import Item
 from midspan.gallery.records import Counts, State
+from midspan.gallery.rules import check_cursor, possible
 from midspan.gallery.stores.sqlite.where import where
 from midspan.spaces import Embeddings, FloatArray, Space
 
@@ -47,7 +48,7 @@ def find(connection: sqlite3.Connection, ids: Sequence[str]) -> dict[str, int]:
     """The number of each id that is there."""
     rows = connection.execute(
         "SELECT id, item FROM items WHERE id IN (SELECT value FROM json_each(?))",
-        (json.dumps(list(ids), ensure_ascii=False),),
+        (json.dumps(possible(ids), ensure_ascii=False),),
     )
     return dict(rows.fetchall())
 
@@ -79,7 +80,7 @@ def scan_items(
         )
     rows = connection.execute(
         f"SELECT {COLUMNS} FROM items WHERE id > ? AND {condition} ORDER BY id LIMIT ?",
-        (after, *values, limit),
+        (check_cursor(after), *values, limit),
     ).fetchall()
     return list(with_spaces(connection, numbers, rows).values())
 
@@ -120,7 +121,7 @@ def read_vectors(
         connection.execute(
             f"SELECT items.id, v.vector FROM items JOIN vectors_{number} AS v USING (item) "
             "WHERE items.id IN (SELECT value FROM json_each(?))",
-            (json.dumps(list(ids), ensure_ascii=False),),
+            (json.dumps(possible(ids), ensure_ascii=False),),
         ).fetchall()
     )
     found = [id for id in dict.fromkeys(ids) if id in rows]

@@ -69,6 +69,7 @@ def fail(
                 report.revision,
             )
             for report in reports
+            if rules.possible([report.id])
         ],
     )
     Numbers(connection).save()
@@ -78,7 +79,7 @@ def failures(connection: sqlite3.Connection, after: str, limit: int) -> list[Fai
     rows = connection.execute(
         "SELECT id, uri, reason, attempts, moment FROM work JOIN items USING (item) "
         "WHERE failed = 1 AND id > ? ORDER BY id LIMIT ?",
-        (after, limit),
+        (rules.check_cursor(after), limit),
     )
     return [Failure(*row) for row in rows]
 
