@@ -362,3 +362,18 @@ def test_an_empty_gallery_can_be_upgraded(tmp_path: Path) -> None:
         add(gallery, ["first"], NEW)
         assert upgrade.finish().left == 0
         assert gallery.search(vectors(["first"], NEW), k=5)[0][0].id == "first"
+
+
+def test_one_item_needs_no_order(tmp_path: Path) -> None:
+    with make("memory", tmp_path, count=1) as gallery:
+        upgrade = Upgrade.start(gallery, to=NEW, order="entropy")
+        assert upgrade.run(encoder(NEW), settings=QUICK).new == 1
+
+
+def test_an_order_that_cannot_be_learnt_is_refused_before_the_switch(tmp_path: Path) -> None:
+    few = vectors(ids(4), NEW)
+    with make("memory", tmp_path) as gallery:
+        before = gallery.state
+        with pytest.raises(MidspanError, match="pairs"):
+            Upgrade.start(gallery, to=few, order="bridge_error")
+        assert gallery.state == before

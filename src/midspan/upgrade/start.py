@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Protocol
 
-from midspan.bridges import load_bridge
+from midspan.bridges import Bridge, load_bridge
 from midspan.errors import ConfigError, GalleryError, SpaceMismatch
 from midspan.gallery import Gallery, State
 from midspan.spaces import Embeddings, Space
@@ -48,7 +48,9 @@ def start(
     else:
         old = check_start(gallery, gallery.state, new, mode=mode, bridge=bridge)
         _check_metrics(old, new, mode=mode, calibrate=calibrate)
-        order_hints(gallery, order, old=old.fingerprint, sample=sample, seed=seed)
+        if order in LEARNT:  # may be refused; the other orders always can be written
+            forward = load_bridge(bridge) if bridge and mode == "map-gallery" else None
+            _order_hints(gallery, order, old=old.fingerprint, sample=sample, seed=seed, by=forward)
         record = Record(
             mode=mode,
             old=old.fingerprint,
@@ -100,7 +102,8 @@ def reorder(
 ) -> int:
     """Write the priorities of what is left; at any time, with any order."""
     record = open_record(gallery)
-    hints = order_hints(gallery, order, old=record.old, sample=sample, seed=seed, record=record)
+    forward = bridge_of(record) if record.mode == "map-gallery" else None
+    hints = _order_hints(gallery, order, old=record.old, sample=sample, seed=seed, by=forward)
     looked = 0
     if hints is not None:
         looked = prioritise(gallery, order, hints, space=record.old, show=show)
@@ -115,26 +118,25 @@ def reorder(
     return looked
 
 
-def order_hints(
+def _order_hints(
     gallery: Gallery,
     order: str,
     *,
     old: str,
     sample: Embeddings | None,
     seed: int,
-    record: Record | None = None,
+    by: Bridge | None,
 ) -> Hints | None:
     """What the order wants to know of this gallery; None if there is nothing to put in order."""
     if order not in (*CENTRES, *LEARNT):
         return Hints(seed=seed, now=time.time())
-    if len(gallery) == 0:
-        return None
     if order in LEARNT and sample is not None:
         known = gallery.store.vectors(sample.ids.tolist(), space=old)
     else:
         known = sample_items(gallery, space=old, seed=seed)
-    forward = bridge_of(record) if record is not None and record.mode == "map-gallery" else None
-    return hints_for(order, known, new=sample, bridge=forward, seed=seed)
+    if order in CENTRES and len(known) < 2:
+        return None
+    return hints_for(order, known, new=sample, bridge=by, seed=seed)
 
 
 def space_of(to: Space | HasSpace) -> Space:
