@@ -87,14 +87,13 @@ def rollback(gallery: Gallery, *, drop: bool = False) -> RolledBack:
 
     record = open_record(gallery)
     change(gallery, step, what="upgrade rollback", details={"from": record.new, "to": record.old})
-    without = 0
-    if gallery.store.scan(filter=None, missing=record.old, after="", limit=1):
+    without = gallery.store.count().without
+    if without:
 
         def list_work(state: State) -> State:
             return dataclasses.replace(state, target=record.old)
 
         change(gallery, list_work, what="upgrade work", details={"for": record.old})
-        without = gallery.store.count().pending
     return RolledBack(record.old, without, drop_unused(gallery) if drop else 0)
 
 
