@@ -168,6 +168,8 @@ class _Worker:
         if state.target != self.target.fingerprint:
             return "ended"
         record = Record.of(state)
+        if record is None and state.target not in state.live:
+            return "ended"  # rolled back a moment ago
         return "paused" if record is not None and record.phase == "paused" else None
 
     def claim(self, count: int) -> list[Task]:

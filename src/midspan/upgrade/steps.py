@@ -73,7 +73,9 @@ def judged_by(gallery: Gallery, result: GateResult) -> None:
 def rollback(gallery: Gallery, *, drop: bool = False) -> RolledBack:
     """The old vectors answer again from the next query on: one row changes, nothing is embedded.
 
-    The new vectors stay, so that starting again finds them; `drop` removes them.
+    The work list is cleared after that, in a transaction of its own: with a million items it takes
+    seconds, for which nobody should wait. The new vectors stay, so that starting again finds them;
+    `drop` removes them.
     """
 
     def step(state: State) -> State:
@@ -83,17 +85,18 @@ def rollback(gallery: Gallery, *, drop: bool = False) -> RolledBack:
                 f"{gallery.location}: this upgrade is being finished and its old vectors are "
                 "being dropped; there is no way back: midspan upgrade finish goes on"
             )
-        return dataclasses.replace(state, live=(record.old,), target=None, upgrade=None)
+        return dataclasses.replace(state, live=(record.old,), upgrade=None)
 
     record = open_record(gallery)
     change(gallery, step, what="upgrade rollback", details={"from": record.new, "to": record.old})
     without = gallery.store.count().without
-    if without:
 
-        def list_work(state: State) -> State:
-            return dataclasses.replace(state, target=record.old)
+    def list_work(state: State) -> State:
+        if state.upgrade is not None:  # the next one has begun already
+            return state
+        return dataclasses.replace(state, target=record.old if without else None)
 
-        change(gallery, list_work, what="upgrade work", details={"for": record.old})
+    change(gallery, list_work, what="upgrade work", details={"without": without})
     return RolledBack(record.old, without, drop_unused(gallery) if drop else 0)
 
 
