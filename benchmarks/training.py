@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import itertools
 import os
 import time
 from collections.abc import Callable
@@ -31,6 +32,7 @@ from midspan.training.loop import Task, fit
 from midspan.training.settings import TrainSettings
 
 BATCH, DIM, SCALE, MARGIN = 256, 128, 24.0, 0.2
+EPOCHS = 3
 RESULTS = Path(__file__).parent / "results" / "training.csv"
 
 
@@ -48,8 +50,8 @@ def bare_loop(pixels: np.ndarray, labels: np.ndarray, classes: int) -> float:
     images = torch.from_numpy(pixels)
     targets = torch.from_numpy(labels)
     started = time.perf_counter()
-    order = torch.randperm(len(images))
-    for rows in order.split(BATCH):
+    epochs = (torch.randperm(len(images)).split(BATCH) for _ in range(EPOCHS))
+    for rows in itertools.chain.from_iterable(epochs):
         batch = images[rows].permute(0, 3, 1, 2).float().div_(255).sub_(mean).div_(std)
         logits = SCALE * F.linear(F.normalize(encoder(batch)), F.normalize(weight))
         logits = logits - SCALE * MARGIN * F.one_hot(targets[rows], classes)
@@ -86,7 +88,7 @@ def our_loop(
             labels=labels,
             old_vectors=old.vectors if method.uses_old else None,
         ),
-        settings=TrainSettings(epochs=1, batch_size=BATCH, warmup_epochs=0.0),
+        settings=TrainSettings(epochs=EPOCHS, batch_size=BATCH, warmup_epochs=0.0),
         seed=0,
         device=torch.device("cpu"),
         checkpoint=checkpoint,
@@ -143,7 +145,7 @@ def main() -> None:
             "independent": lambda: our_loop(pixels, labels, classes, Independent(), scratch),
             "bct": lambda: our_loop(pixels, labels, classes, BCT(), scratch),
         },
-        len(pixels),
+        EPOCHS * len(pixels),
         arguments.rounds,
     )
     (scratch / "checkpoint.safetensors").unlink(missing_ok=True)
