@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from midspan.bridges import GalleryEnsemble, Ridge
 from midspan.bridges.ensemble import disagreement
-from midspan.errors import RunError, SpaceMismatch, VectorError
+from midspan.errors import FormatError, RunError, SpaceMismatch, VectorError
 from midspan.spaces import Embeddings
 from tests.bridges.worlds import embeddings, unit64
 
@@ -109,6 +111,21 @@ def test_a_new_query_encoder_needs_pairs_but_no_images() -> None:
     mapped = moved.transform(galleries).take(better.ids[120:])
     near = np.sum(mapped.vectors * unit64(better.vectors[120:]), axis=1)
     assert near.mean() > 0.9
+
+
+def test_round_trip(tmp_path: Path) -> None:
+    query, *galleries = views()
+    made = GalleryEnsemble().fit(galleries, query)
+    again = GalleryEnsemble.load(made.save(tmp_path / "ensemble"))
+    assert again.query_space == made.query_space
+    before, after = made.transform(galleries), again.transform(galleries)
+    assert np.array_equal(before.vectors, after.vectors)
+    with pytest.raises(FormatError, match="not an ensemble"):
+        GalleryEnsemble.load(tmp_path)
+    other = embeddings(query.vectors, "other")
+    Ridge().fit(galleries[1], other).save(tmp_path / "ensemble" / "gallery-1")
+    with pytest.raises(FormatError, match=r"lead to 'e0' .* and to 'other'"):
+        GalleryEnsemble.load(tmp_path / "ensemble")
 
 
 def test_what_it_refuses() -> None:

@@ -40,7 +40,9 @@ def prepared(vectors: FloatArray, space: Space) -> Float64:
     """Float64 for the solvers; unit rows where only the direction counts."""
     rows = vectors.astype(np.float64)
     if space.metric == "cosine":
-        rows *= 1.0 / np.sqrt(np.einsum("nd,nd->n", rows, rows))[:, None]
+        squared = np.einsum("nd,nd->n", rows, rows)
+        if np.abs(squared - 1.0).max(initial=0.0) > 1e-6:  # else unit already, to float32
+            rows *= 1.0 / np.sqrt(squared)[:, None]
     return rows
 
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
 from midspan.bridges import BRIDGES
 from midspan.bridges.base import Bridge, Float64, unit
+from midspan.bridges.files import load_bridge
 from midspan.config import build
-from midspan.errors import RunError, SpaceMismatch, VectorError
+from midspan.errors import FormatError, RunError, SpaceMismatch, VectorError
 from midspan.spaces import Embeddings, FloatArray, Space
+
+FORMAT = "midspan-ensemble"
 
 
 class GalleryEnsemble:
@@ -98,6 +103,37 @@ class GalleryEnsemble:
             space=self.query_space,
             columns=columns,
         )
+
+    def save(self, folder: str | Path) -> Path:
+        """One bridge folder for each gallery encoder, and `ensemble.json` that counts them."""
+        folder = Path(folder)
+        for place, bridge in enumerate(self.bridges_):
+            bridge.save(folder / f"gallery-{place}")
+        document = {"format": FORMAT, "members": len(self.bridges_), "bridge": self.bridge}
+        (folder / "ensemble.json").write_text(json.dumps(document), encoding="utf-8")
+        return folder
+
+    @classmethod
+    def load(cls, folder: str | Path) -> GalleryEnsemble:
+        path = Path(folder) / "ensemble.json"
+        try:
+            document = json.loads(path.read_text(encoding="utf-8"))
+            if document["format"] != FORMAT:
+                raise ValueError(f"format is {document['format']!r}")
+            made, members = cls(bridge=document["bridge"]), int(document["members"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise FormatError(f"{path}: not an ensemble ({error})") from error
+        made.bridges_ = [load_bridge(Path(folder) / f"gallery-{place}") for place in range(members)]
+        if not made.bridges_:
+            raise FormatError(f"{path}: the ensemble is empty")
+        made._query = made.bridges_[0].target
+        for bridge in made.bridges_:
+            if not bridge.target.same_as(made._query):
+                raise FormatError(
+                    f"{folder}: its bridges lead to {made._query} and to {bridge.target}; "
+                    "an ensemble has one query space"
+                )
+        return made
 
     def _bridge_of(self, space: Space) -> Bridge:
         for bridge in self.bridges_:

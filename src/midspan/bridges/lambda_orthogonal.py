@@ -37,7 +37,7 @@ class LambdaOrthogonal(Bridge):
         threshold: float = 12.0,
         weight: float = 1.0,
         sharpness: float = 1.0,
-        steps: int = 100,
+        steps: int = 50,
     ) -> None:
         self.threshold = threshold
         self.weight = weight
@@ -62,7 +62,7 @@ class LambdaOrthogonal(Bridge):
             start.ravel(),
             jac=True,
             method="L-BFGS-B",
-            options={"maxiter": self.steps, "ftol": 1e-12, "gtol": 1e-9},
+            options={"maxiter": self.steps, "ftol": 1e-10, "gtol": 1e-8},
         )
         matrix = found.x.reshape(start.shape)
         weight = spectrum.basis @ matrix

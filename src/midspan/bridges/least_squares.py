@@ -14,9 +14,9 @@ from typing import Protocol
 
 import numpy as np
 
-from midspan.bridges.base import TINY, Float64
+from midspan.bridges.base import TINY, Float64, unit
 from midspan.bridges.retrieval import reciprocal_ranks
-from midspan.spaces import IntArray, Metric
+from midspan.spaces import FloatArray, IntArray, Metric
 
 BLOCK = 1024  # rows in float64 at a time: stays near the caches
 SAMPLE = 512  # left-out rows that judge an α; more change the choice little
@@ -63,13 +63,18 @@ class Moments:
 
 def moments(rows: Rows, *, centred: bool = True) -> Moments:
     """One pass in blocks, so that 100,000 pairs need no float64 copy."""
-    gram = cross = sum_x = sum_y = np.zeros(())
+    first_x, first_y = rows.x(slice(0, 1)), rows.y(slice(0, 1))
+    gram = np.zeros((first_x.shape[1], first_x.shape[1]))
+    cross = np.zeros((first_x.shape[1], first_y.shape[1]))
+    sum_x, sum_y = np.zeros(first_x.shape[1]), np.zeros(first_y.shape[1])
     for start in range(0, len(rows), BLOCK):
         part = slice(start, start + BLOCK)
         x, y = rows.x(part), rows.y(part)
         ones = np.ones(len(x))
-        gram, cross = gram + x.T @ x, cross + x.T @ y
-        sum_x, sum_y = sum_x + ones @ x, sum_y + ones @ y
+        gram += x.T @ x
+        cross += x.T @ y
+        sum_x += ones @ x
+        sum_y += ones @ y
     count = len(rows)
     mean_x, mean_y = sum_x / count, sum_y / count
     if not centred:
@@ -102,29 +107,39 @@ class Spectrum:
 
     def left_out(self, x: Float64, y: Float64, alpha: float) -> Float64:
         """(M, Dt): these fit rows, each predicted by the fit without it."""
-        return self._left_out((x - self.mean_x) @ self.basis, y, alpha)
+        z = (x - self.mean_x) @ self.basis
+        predicted = self.mean_y + (z / (self.values + alpha)) @ self.cross
+        return y - (y - predicted) / self._shown(z, alpha)[:, None]
 
-    def _left_out(self, z: Float64, y: Float64, alpha: float) -> Float64:
-        scaled = z / (self.values + alpha)
-        predicted = self.mean_y + scaled @ self.cross
-        leverage = 1.0 / self.count + np.einsum("nr,nr->n", z, scaled)
-        kept: Float64 = np.maximum(1.0 - leverage, TINY)
-        return y - (y - predicted) / kept[:, None]
+    def _shown(self, z: Float64, alpha: float) -> Float64:
+        """(M,) 1 - leverage: how much of its own error a fit row still shows."""
+        leverage = 1.0 / self.count + np.einsum("nr,nr->n", z, z / (self.values + alpha))
+        shown: Float64 = np.maximum(1.0 - leverage, TINY)
+        return shown
 
     def choose_alpha(
         self, x: Float64, y: Float64, *, metric: Metric, alphas: Sequence[float] = ALPHAS
     ) -> Choice:
-        """The α whose left-out predictions are best found by their true targets."""
+        """The α whose left-out predictions are best found by their true targets.
+
+        Products in float32: ranks need no more, and it halves the time.
+        """
         z = (x - self.mean_x) @ self.basis
-        y_queries = y.astype(np.float32)
+        small_z: FloatArray = z.astype(np.float32)
+        cross: FloatArray = self.cross.astype(np.float32)
+        wanted: FloatArray = y.astype(np.float32)
+        mean: FloatArray = self.mean_y.astype(np.float32)
 
         def judge(factor: float) -> Choice:
             alpha = factor * self.unit_alpha
-            predicted = self._left_out(z, y, alpha)
+            inverse: FloatArray = (1.0 / (self.values + alpha)).astype(np.float32)
+            fitted: FloatArray = np.multiply(small_z, inverse) @ cross  # about the mean
+            shown = self._shown(z, alpha).astype(np.float32)
+            predicted: FloatArray = wanted - (wanted - mean - fitted) / shown[:, None]
             if metric == "cosine":
-                predicted /= np.maximum(np.linalg.norm(predicted, axis=1, keepdims=True), TINY)
-            error = float(np.mean(np.sum((predicted - y) ** 2, axis=1)))
-            ranks = reciprocal_ranks(y_queries, predicted.astype(np.float32), metric)
+                predicted = unit(predicted)
+            error = float(np.mean(np.sum((predicted - wanted) ** 2, axis=1)))
+            ranks = reciprocal_ranks(wanted, predicted, metric)
             # The geometric mean: as near to mAP as the mean rank, with half of its noise.
             return Choice(alpha, float(np.exp(np.log(ranks).mean())), error)
 

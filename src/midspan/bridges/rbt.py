@@ -38,6 +38,7 @@ class RBT(Bridge):
       similarity       ‖n(z_g) - n(z_q)‖²
       kl               KL(softmax(h(z_q)/τ) ‖ softmax(h(z_g)/τ)); symmetrised in unified mode
       classification   CosFace on both, with one shared head h
+    All three look at directions only: in other than cosine spaces the length is ridge's.
     h holds the class means of the target. Without labels h holds a sample of target vectors, and
     the classification term falls away. `mode`:
       m2m      source → target space; the query side stays as it is.
