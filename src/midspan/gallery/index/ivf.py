@@ -57,8 +57,8 @@ class Ivf:
             bits = np.packbits(allowed, bitorder="little")
             selector = self._faiss.IDSelectorBitmap(bits)
             settings = self._faiss.SearchParametersIVF(nprobe=probes, sel=selector)
-        # faiss.contrib.torch_utils, which pytorch-metric-learning loads, swaps `search` for one that
-        # takes no params, and keeps the former one under this name.
+        # faiss.contrib.torch_utils, which pytorch-metric-learning loads, swaps `search` for one
+        # that takes no params, and keeps the former one under this name.
         search = getattr(self._index, "search_numpy", self._index.search)
         scores, rows = search(queries, k, params=settings)
         return scores, rows
