@@ -13,6 +13,8 @@ from midspan.gallery.index.ivf import Ivf
 from midspan.gallery.index.shelf import Shelf
 from midspan.spaces import FloatArray, IntArray, Space
 
+FRESH = 0.25  # share of the rows beyond which an index is of no use any more
+
 
 class Fresh:
     """Rows that the IVF index does not know yet, with a copy of their vectors side by side."""
@@ -94,6 +96,8 @@ class Family:
     def _note(self, rows: IntArray, vectors: FloatArray) -> None:
         self.unlearnt += len(rows)
         self.uncalibrated += len(rows)
+        if self.ivf is not None and self.fresh.count + len(rows) > FRESH * len(self.shelf):
+            self.drop_index()
         if self.ivf is not None:
             self.fresh.add(rows, vectors)
         if self.missed is not None:

@@ -22,7 +22,6 @@ from midspan.spaces import FloatArray, IntArray, Metric
 EXTRA = 16  # candidates beyond k, for equal scores
 HOLES = 0.02
 GATHER = 20_000  # rows that a filter leaves, up to which they are taken out and compared
-FRESH_SHARE = 0.25  # of the rows; with more the index is passed over
 
 EPSILON = float(np.finfo(np.float32).eps)
 
@@ -130,11 +129,7 @@ def _pick(allowed: BoolArray, items: IntArray) -> BoolArray:
 
 def _indexed(source: _Source) -> bool:
     family = source.family
-    return (
-        family is not None
-        and family.ivf is not None
-        and family.fresh.count <= FRESH_SHARE * len(family.shelf)
-    )
+    return family is not None and family.ivf is not None
 
 
 # ---- by the index

@@ -33,6 +33,7 @@ ROUNDS = 8
 RELEARN = 0.3  # rows written since, as a share of all, that make new centres necessary
 RECALIBRATE = 0.1  # and that make a new look at the recall necessary
 FOLD = 512  # fresh rows that make it worthwhile to bring them into the lists
+SETTLE = 0.5  # seconds that a search which saw the change has before the work begins
 IDLE = 0.25  # seconds after which fewer are brought in too
 LAST = 2048  # rows that may be fresh when a new index takes over
 REMOVED = 0.02  # share of the listed rows that may be dead before they are taken out
@@ -80,6 +81,7 @@ class Upkeep:
         while not self._stop.is_set():
             self._wake.wait()
             self._wake.clear()
+            self._stop.wait(SETTLE)
             try:
                 self._round()
             except Stopped:

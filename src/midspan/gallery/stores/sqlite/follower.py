@@ -74,7 +74,8 @@ class Follower:
         ):
             spaces[number], numbers[fingerprint] = Space.from_json(text), number
         preference = tuple(numbers[fingerprint] for fingerprint in json.loads(live))
-        keep = frozenset(preference) | (self._extra & spaces.keys())
+        self._extra = (self._extra & spaces.keys()) - set(preference)
+        keep = frozenset(preference) | self._extra
         if self._sequence < floor:  # too far behind, or at the very beginning
             self._load(connection, preference, keep, spaces)
         else:
@@ -106,15 +107,18 @@ class Follower:
         keep: frozenset[int],
         spaces: Mapping[int, Space],
     ) -> None:
-        """What came since, in one step, so that no search sees half of a replacement."""
+        """What came since. Replacements in one step: no search may see half of one."""
         mirror, since = self._mirror, self._sequence
         known = [number for number in mirror.tracked if number in spaces]
-        gone = connection.execute("SELECT item FROM gone WHERE sequence > ?", (since,)).fetchall()
-        arrivals = [
-            (number, items, vectors)
-            for number in known
-            for items, vectors in _vectors(connection, number, spaces[number], since=since)
-        ]
+        rows = connection.execute("SELECT item FROM gone WHERE sequence > ?", (since,)).fetchall()
+        gone = np.array(rows, dtype=np.int64).ravel()
+        replaced = []
+        for number in known:
+            for items, vectors in _vectors(connection, number, spaces[number], since=since):
+                again = np.isin(items, gone)
+                replaced.append((number, items[again], vectors[again]))
+                with mirror.lock.exclusive:
+                    mirror.arrived(number, items[~again], vectors[~again])
         for number in sorted(keep - set(known)):  # not live in the mirror yet: nobody sees them
             with mirror.lock.exclusive:
                 mirror.track(number, spaces[number])
@@ -122,9 +126,9 @@ class Follower:
                 with mirror.lock.exclusive:
                     mirror.arrived(number, items, vectors)
         with mirror.lock.exclusive:
-            if gone:
-                mirror.gone(np.array(gone, dtype=np.int64).ravel(), spaces=known)
-            for number, items, vectors in arrivals:
+            if len(gone):
+                mirror.gone(gone, spaces=known)
+            for number, items, vectors in replaced:
                 mirror.arrived(number, items, vectors)
             if preference != mirror.preference or keep != mirror.tracked.keys():
                 mirror.prefer(preference, keep=keep)
