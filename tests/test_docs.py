@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from midspan.upgrade import MODES, ORDERS
 ROOT = Path(__file__).parent.parent
 PAGES = {page.name: page.read_text(encoding="utf-8") for page in (ROOT / "docs").rglob("*.md")}
 
-TABLES = {
+TABLES: dict[str, list[Iterable[str]]] = {
     "training.md": [
         *(ALLOCATIONS, AUGMENTATIONS, BACKBONES, DATASETS, LOSSES, METHODS, SAMPLERS),
     ],
