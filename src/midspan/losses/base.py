@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from midspan.errors import ConfigError
+
 
 class RecognitionLoss(nn.Module):
     """Hyper-parameters in `__init__`, the number of classes in `prepare`.
@@ -30,6 +32,16 @@ class RecognitionLoss(nn.Module):
         """Make the class rows; drawn as for a linear layer, from torch's global generator."""
         bound = 1.0 / math.sqrt(dim)
         self.rows = nn.Parameter(torch.empty(num_classes, dim).uniform_(-bound, bound))
+
+    def fix_rows(self, rows: Tensor) -> None:
+        """Keep these class rows (C, D) to the end; called after `prepare`."""
+        if self.rows is None or self.rows.shape != rows.shape:
+            have = None if self.rows is None else tuple(self.rows.shape)
+            raise ConfigError(
+                f"fixed class rows of shape {tuple(rows.shape)} do not fit this loss, whose rows "
+                f"are {have}; use a loss with a classifier, e.g. name = 'cosface'"
+            )
+        self.rows = nn.Parameter(rows.detach().clone(), requires_grad=False)
 
     def logits(self, vectors: Tensor) -> Tensor | None:  # (B, D) → (B, C)
         return self.scale * cosines(vectors, self.class_rows())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -19,6 +20,9 @@ class Batch:
     labels: Tensor  # (B,) classes of the new training set
     rows: Tensor  # (B,) rows of the new training set
     old: Tensor | None  # (B, D_old) unit old vectors of the same images, from the cache
+    class_rows: Tensor | None = None  # (C, D) of the new classifier, not normalised
+    epoch: int = 0  # from 0
+    progress: float = 0.0  # share of all steps that are done, 0 ≤ p < 1
 
 
 class Method(nn.Module):
@@ -26,7 +30,7 @@ class Method(nn.Module):
 
     uses_old: ClassVar[bool]
     uses_labels: ClassVar[bool]
-    directions: ClassVar[tuple[str, ...]]  # "direct", "backward", "forward"
+    directions: tuple[str, ...]  # "direct", "backward", "forward"; may follow from the settings
 
     def prepare(self, *, old: OldArtifacts | None, num_classes: int, dim: int) -> None:
         """Called once, before the first step."""
@@ -34,3 +38,15 @@ class Method(nn.Module):
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """Terms by name, already weighted; the loop adds them to the recognition loss."""
         raise NotImplementedError
+
+    def mix(self, vectors: Tensor, *, old: Tensor | None, labels: Tensor) -> Tensor:
+        """The vectors (B, D) that the recognition loss sees in place of the encoder's own."""
+        return vectors
+
+    def fixed_rows(self) -> Tensor | None:
+        """Class rows (C, D) that the recognition loss must keep; None: it learns its own."""
+        return None
+
+    def maps(self) -> Mapping[str, nn.Module]:
+        """Learnt maps by direction, "backward" (new → old) and "forward" (old → new)."""
+        return {}

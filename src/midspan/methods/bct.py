@@ -34,7 +34,7 @@ class BCT(Method):
 
     uses_old: ClassVar[bool] = True
     uses_labels: ClassVar[bool] = True
-    directions: ClassVar[tuple[str, ...]] = ("direct",)
+    directions: tuple[str, ...] = ("direct",)
 
     rows: Tensor
     bias: Tensor

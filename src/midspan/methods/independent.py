@@ -14,7 +14,7 @@ class Independent(Method):
 
     uses_old: ClassVar[bool] = False
     uses_labels: ClassVar[bool] = True
-    directions: ClassVar[tuple[str, ...]] = ()
+    directions: tuple[str, ...] = ()
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         return {}

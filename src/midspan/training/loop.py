@@ -95,10 +95,21 @@ def fit(
                 with autocast(device, settings):
                     vectors = task.encoder(images)  # (B, D)
                 vectors = vectors.float()
-                logits = task.loss.logits(vectors)
-                terms = {"recognition": task.loss(vectors=vectors, logits=logits, labels=target)}
+                seen = task.method.mix(vectors, old=old, labels=target)
+                logits = task.loss.logits(seen)
+                recognition = task.loss(vectors=seen, logits=logits, labels=target)
+                terms = {"recognition": settings.recognition_weight * recognition}
                 terms |= task.method(
-                    Batch(vectors=vectors, logits=logits, labels=target, rows=index, old=old)
+                    Batch(
+                        vectors=vectors,
+                        logits=logits,
+                        labels=target,
+                        rows=index,
+                        old=old,
+                        class_rows=task.loss.rows,
+                        epoch=epoch,
+                        progress=global_step / (settings.epochs * steps),
+                    )
                 )
                 loss = torch.stack(list(terms.values())).sum()
                 optimiser.zero_grad(set_to_none=True)

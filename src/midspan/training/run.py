@@ -174,6 +174,9 @@ def _prepared(
     if method.uses_old and old is not None:
         known = artifacts(old, inputs, show_progress=show_progress)
     method.prepare(old=known, num_classes=classes, dim=dim)
+    rows = method.fixed_rows()
+    if rows is not None:
+        loss.fix_rows(rows)
     return loss, method, None if known is None else known.vectors
 
 

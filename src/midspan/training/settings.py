@@ -31,6 +31,7 @@ class TrainSettings:
     weight_decay: float = 0.05
     momentum: float = 0.9  # sgd only
     warmup_epochs: float = 1.0
+    recognition_weight: float = 1.0  # 0: only the method's terms, as in AdvBCT's ablation
     clip: float = 5.0  # largest gradient norm; 0 = no clipping
     augment: tuple[str, ...] = ()
     precision: Literal["auto", "fp32"] = "auto"
@@ -44,6 +45,7 @@ class TrainSettings:
             "lr": self.lr > 0,
             "weight_decay": self.weight_decay >= 0,
             "warmup_epochs": 0 <= self.warmup_epochs <= self.epochs,
+            "recognition_weight": self.recognition_weight >= 0,
             "clip": self.clip >= 0,
         }
         for name, fine in wrong.items():
