@@ -14,7 +14,8 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from midspan import Embeddings, Space
-from midspan.cli.upgrade import _embed_images, app
+from midspan.cli.upgrade import app
+from midspan.cli.upgrade_sources import embed_images
 from midspan.errors import ConfigError, GalleryError, MidspanError, SpaceMismatch
 from midspan.gallery import Gallery, Item
 from midspan.upgrade import routing
@@ -207,7 +208,7 @@ def test_images_are_read_from_the_uris_of_the_items(tmp_path: Path) -> None:
         "none": None,
     }
     items = [Item(id, uri, {}, 1, 0.0, 0.0, ()) for id, uri in places.items()]
-    made = _embed_images(Brightness(), items)  # type: ignore[arg-type]
+    made = embed_images(Brightness(), items)  # type: ignore[arg-type]
     found = dict(zip(made.vectors.ids.tolist(), made.vectors.vectors.tolist(), strict=True))
     assert found == {"red": [201.0, 1.0, 1.0], "green": [1.0, 91.0, 1.0]}
     assert set(made.failed) == {"gone"}

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from midspan.cli.output import JSON_OPTION, percent, print_json, print_table
-
-if TYPE_CHECKING:
-    from midspan.upgrade import GateResult
+from midspan.cli.output import JSON_OPTION, print_gate, print_json
 
 
 def gate(
@@ -61,20 +58,6 @@ def gate(
     if as_json:
         print_json(result.to_dict())
     else:
-        _print(result)
+        print_gate(result)
     if result.verdict == "FAIL":
         raise typer.Exit(1)
-
-
-def _print(result: GateResult) -> None:
-    rows = []
-    for name, checks in {"all queries": result.checks, **result.groups}.items():
-        for check in checks:
-            interval = f"{percent(check.low)} … {percent(check.high)}"
-            limit = ("≤ " if check.name == "negative flips" else "≥ ") + percent(check.limit)
-            rows.append([name, check.name, percent(check.value), interval, limit, check.verdict])
-    print_table(
-        f"{result.verdict} · {result.n_queries:,} queries, {result.metric}",
-        ["", "check", "%", "95 % interval", "limit", "verdict"],
-        rows,
-    )

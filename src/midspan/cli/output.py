@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from midspan.upgrade import GateResult
 
 JSON_OPTION = typer.Option(False, "--json", help="Print one JSON document and nothing else.")
 
@@ -33,6 +36,26 @@ def print_table(
 
 def percent(value: float | None) -> str:
     return "–" if value is None or math.isnan(value) else f"{100 * value:.2f}"
+
+
+def print_gate(result: GateResult) -> None:
+    rows = []
+    for name, checks in {"all queries": result.checks, **result.groups}.items():
+        for check in checks:
+            interval = f"{percent(check.low)} … {percent(check.high)}"
+            limit = ("≤ " if check.name == "negative flips" else "≥ ") + percent(check.limit)
+            rows.append([name, check.name, percent(check.value), interval, limit, check.verdict])
+    print_table(
+        f"{result.verdict} · {result.n_queries:,} queries, {result.metric}",
+        ["", "check", "%", "95 % interval", "limit", "verdict"],
+        rows,
+    )
+
+
+def duration(seconds: float | None) -> str:
+    if seconds is None or seconds < 120:
+        return "–" if seconds is None else f"{seconds:.1f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def _plain(value: Any) -> Any:

@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
-import numpy as np
 import typer
 
-from midspan.cli.output import JSON_OPTION, percent, print_json, print_table
-from midspan.errors import ConfigError, EncoderError
-
-if TYPE_CHECKING:
-    from midspan.data import ImageSet, ImageSource
-    from midspan.encoders import Encoder
-    from midspan.encoders.onnx import OnnxEncoder
-    from midspan.gallery import Item
-    from midspan.spaces import Embeddings, Space
-    from midspan.upgrade import Embed, Embedded, Plan, Shadow, Status, Upgrade
+from midspan.cli.output import JSON_OPTION, print_gate, print_json, print_table
+from midspan.cli.upgrade_sources import embed_from, encoder_named, opened, shadow_from, target_from
+from midspan.cli.upgrade_tables import print_plan, print_status
 
 app = typer.Typer(
     help="Change a gallery over to another encoder while it is searched.", no_args_is_help=True
@@ -60,11 +49,11 @@ def plan(
     as_json: bool = JSON_OPTION,
 ) -> None:
     """What an upgrade would do, how long it takes and what the gate says. Writes nothing."""
-    embed = None if encoder is None else _encoder(encoder)[1]
-    with _opened(location) as upgrade:
+    embed = None if encoder is None else encoder_named(encoder)[1]
+    with opened(location) as upgrade:
         made = upgrade.plan(
             upgrade.gallery,
-            to=_target(to, encoder),
+            to=target_from(to, encoder),
             mode=mode,
             bridge=bridge,
             order=order,
@@ -74,7 +63,7 @@ def plan(
     if as_json:
         print_json(made.to_dict())
     else:
-        _print_plan(made)
+        print_plan(made)
 
 
 @app.command("start")
@@ -89,17 +78,17 @@ def start(
     as_json: bool = JSON_OPTION,
 ) -> None:
     """From the next query on the new encoder answers. No image is read yet."""
-    with _opened(location) as upgrade:
+    with opened(location) as upgrade:
         upgrade.start(
             upgrade.gallery,
-            to=_target(to, encoder),
+            to=target_from(to, encoder),
             mode=mode,
             bridge=bridge,
             order=order,
             calibrate=calibrate,
             show=True,
         )
-        _print_status(upgrade.status(), as_json=as_json)
+        print_status(upgrade.status(), as_json=as_json)
 
 
 @app.command("run")
@@ -122,10 +111,10 @@ def run(
     """
     from midspan.upgrade import Settings, watch
 
-    shadow = _shadow(shadow_old, shadow_new)
-    with _opened(location) as upgrade:
+    shadow = shadow_from(shadow_old, shadow_new)
+    with opened(location) as upgrade:
         report = upgrade.run(
-            _embed(embeddings, encoder),
+            embed_from(embeddings, encoder),
             limit=limit,
             max_rate=max_rate,
             check=None if shadow is None else watch(upgrade.gallery, shadow),
@@ -145,8 +134,8 @@ def run(
 @app.command("status")
 def status(location: Annotated[str, LOCATION], as_json: bool = JSON_OPTION) -> None:
     """How far it is, how fast it goes, how long it will take."""
-    with _opened(location) as upgrade:
-        _print_status(upgrade.status(), as_json=as_json)
+    with opened(location) as upgrade:
+        print_status(upgrade.status(), as_json=as_json)
 
 
 @app.command("failures")
@@ -158,7 +147,7 @@ def failures(
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Items that could not be embedded, with reasons."""
-    with _opened(location) as upgrade:
+    with opened(location) as upgrade:
         found = upgrade.gallery.store.failures(after="", limit=100_000)
         retried = upgrade.gallery.store.retry() if retry else 0
     if as_json:
@@ -177,17 +166,17 @@ def pause(
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Stop the backfill in every process, within a batch. Searches go on."""
-    with _opened(location) as upgrade:
+    with opened(location) as upgrade:
         upgrade.pause(reason=reason)
-        _print_status(upgrade.status(), as_json=as_json)
+        print_status(upgrade.status(), as_json=as_json)
 
 
 @app.command("resume")
 def resume(location: Annotated[str, LOCATION], as_json: bool = JSON_OPTION) -> None:
     """Allow the backfill again; then start `upgrade run`."""
-    with _opened(location) as upgrade:
+    with opened(location) as upgrade:
         upgrade.resume()
-        _print_status(upgrade.status(), as_json=as_json)
+        print_status(upgrade.status(), as_json=as_json)
 
 
 @app.command("gate")
@@ -198,12 +187,11 @@ def gate(
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Ask the old service and today's the same queries. FAIL pauses and is exit code 1."""
-    from midspan.cli.gate import _print as print_gate
     from midspan.upgrade import judged_by, shadow_gate
 
-    shadow = _shadow(shadow_old, shadow_new)
+    shadow = shadow_from(shadow_old, shadow_new)
     assert shadow is not None
-    with _opened(location) as upgrade:
+    with opened(location) as upgrade:
         result = shadow_gate(upgrade.gallery, shadow)
         judged_by(upgrade.gallery, result)
     if as_json:
@@ -223,7 +211,7 @@ def finish(
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Drop the old vectors, for good."""
-    with _opened(location) as upgrade:
+    with opened(location) as upgrade:
         done = upgrade.finish(force=force)
     if as_json:
         print_json({"location": location, **asdict(done)})
@@ -241,7 +229,7 @@ def rollback(
     as_json: bool = JSON_OPTION,
 ) -> None:
     """The old vectors answer again, from the next query on."""
-    with _opened(location) as upgrade:
+    with opened(location) as upgrade:
         done = upgrade.rollback(drop=drop)
     if as_json:
         print_json({"location": location, **asdict(done)})
@@ -252,151 +240,3 @@ def rollback(
             f"{done.without:,} items came without an old vector and are not found now; embed them "
             f"with the old encoder: midspan upgrade run {location} --encoder OLD"
         )
-
-
-# ---- from files and encoders to what the library takes
-
-
-@contextmanager
-def _opened(location: str) -> Iterator[Upgrade]:
-    from midspan.gallery import Gallery
-    from midspan.upgrade import Upgrade
-
-    with Gallery.open(location) as gallery:
-        yield Upgrade(gallery)
-
-
-def _target(to: Path | None, encoder: str | None) -> Space | Embeddings:
-    from midspan.spaces import Embeddings
-
-    if to is not None:
-        return Embeddings.load(to)
-    if encoder is None:
-        raise ConfigError("where to? give --to NEW.npz or --encoder RUN")
-    return _encoder(encoder)[0]
-
-
-def _embed(embeddings: Path | None, encoder: str | None) -> Embed:
-    from midspan.spaces import Embeddings
-    from midspan.upgrade import from_embeddings
-
-    if (embeddings is None) == (encoder is None):
-        raise ConfigError("give either --embeddings NEW.npz or --encoder RUN")
-    if embeddings is not None:
-        return from_embeddings(Embeddings.load(embeddings), source=embeddings.name)
-    assert encoder is not None
-    return _encoder(encoder)[1]
-
-
-@functools.cache
-def _encoder(name: str) -> tuple[Space, Embed]:
-    from midspan.encoders import load_encoder
-
-    loaded = load_encoder(name)
-    if not loaded.takes_images:
-        raise EncoderError(
-            f"{name} embeds vectors, not images; embed them with midspan embed and give the file: "
-            "--to and --embeddings"
-        )
-    return loaded.space, functools.partial(_embed_images, loaded)
-
-
-def _embed_images(encoder: Encoder | OnnxEncoder, items: Sequence[Item]) -> Embedded:
-    """What stands at the uri of each item: an image file, or a row of an image set (set.npz#3)."""
-    from midspan.data import ImageSet
-    from midspan.upgrade import Embedded
-
-    hopeless = {item.id: "the item has no uri" for item in items if item.uri is None}
-    by_set: dict[str, dict[str, str]] = {}
-    for item in items:
-        if item.uri is not None:
-            file = item.uri.rpartition("#")[0]
-            by_set.setdefault(file if file.endswith(".npz") else "", {})[item.id] = item.uri
-    made = encoder.embed(np.empty((0, 1, 1, 1), np.uint8), ids=[], progress=False)
-    failed: dict[str, str] = {}
-    for file, uris in by_set.items():
-        images = ImageSet(ids=np.array(list(uris)), source=_source(file, list(uris.values())))
-        part = encoder.embed(images, progress=False, on_failure=failed.__setitem__)
-        made = part if not len(made) else made.joined_with(part)
-    # A file that is not there may come back (a share that is not mounted); a broken one stays so.
-    uri_of = {item.id: item.uri or "" for item in items}
-    gone = {id: why for id, why in failed.items() if not Path(uri_of[id]).exists()}
-    hopeless |= {id: why for id, why in failed.items() if id not in gone}
-    return Embedded(made, failed=gone, hopeless=hopeless)
-
-
-def _source(file: str, uris: list[str]) -> ImageSource:
-    from midspan.data.sources import FileSource
-
-    if not file:
-        return FileSource(root=Path(), names=np.array(uris))
-    rows = np.array([int(uri.rpartition("#")[2]) for uri in uris])
-    return _image_set(file).source.take(rows)
-
-
-@functools.lru_cache(maxsize=4)
-def _image_set(file: str) -> ImageSet:
-    from midspan.data import npz
-
-    return npz(file)
-
-
-def _shadow(old: Path | None, new: Path | None) -> Shadow | None:
-    from midspan.spaces import Embeddings
-    from midspan.upgrade import Shadow
-
-    if old is None and new is None:
-        return None
-    if old is None or new is None:
-        raise ConfigError("shadow queries come in pairs: --shadow-old and --shadow-new")
-    return Shadow(old=Embeddings.load(old), new=Embeddings.load(new))
-
-
-# ---- for people
-
-
-def _print_status(found: Status, *, as_json: bool) -> None:
-    if as_json:
-        print_json(found.to_dict())
-        return
-    rows = [
-        ["phase", found.phase + (f" ({found.reason})" if found.reason else "")],
-        ["mode, order", f"{found.mode or '–'}, {found.order or '–'}"],
-        ["from, to", f"{found.from_space or '–'} → {found.to_space or '–'}"],
-        ["old + new + failed = all", f"{found.old:,} + {found.new:,} + {found.failed:,}"],
-        ["", f"= {found.all:,} ({percent(found.share)} % new)"],
-        ["rate", "nobody works" if found.rate is None else f"{found.rate:,.1f} items/s"],
-        ["time left", _time(found.seconds_left)],
-        ["gate", found.gate or "not asked"],
-    ]
-    print_table(f"{found.location}: upgrade", ["", ""], rows)
-
-
-def _print_plan(plan: Plan) -> None:
-    rows = [
-        ["from", plan.from_space],
-        ["to", plan.to_space],
-        ["mode, order", f"{plan.mode}, {plan.order}"],
-        ["items", f"{plan.items:,}, {plan.to_embed:,} to embed"],
-        ["time", f"{_time(plan.seconds)} on this machine" if plan.seconds is not None else "–"],
-        ["disk until finished", f"{plan.disk_bytes / 1e6:,.1f} MB"],
-        ["searches for a query", str(plan.searches_per_query)],
-    ]
-    if plan.gate is not None:
-        rows.append(["gate at the start", f"{plan.gate['verdict']} on {plan.sample:,} items"])
-        rows += [
-            [f"  {check['name']}", f"{percent(check['value'])} %, limit {percent(check['limit'])}"]
-            for check in plan.gate["checks"]
-        ]
-    if plan.curve is not None:
-        shown = ", ".join(percent(value) for value in plan.curve["values"][::5])
-        rows.append([f"expected {plan.curve['metric']}, %", f"{shown} at 0, 50, 100 %"])
-    print_table(f"{plan.location}: plan, nothing is written", ["", ""], rows)
-    for note in plan.notes:
-        print(f"· {note}")
-
-
-def _time(seconds: float | None) -> str:
-    if seconds is None or seconds < 120:
-        return "–" if seconds is None else f"{seconds:.1f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
