@@ -1,0 +1,150 @@
+// The one place that talks to the server: token, errors in words, pictures, the stream of events.
+
+import { askToken } from "./dialog.js";
+
+const KEY = "midspan-token";
+
+export class ApiError extends Error {
+  constructor(words, status) {
+    super(words);
+    this.status = status;
+  }
+}
+
+const token = () => {
+  try { return sessionStorage.getItem(KEY); } catch { return null; }
+};
+
+let asking = null; // one question for all requests that wait for it
+
+function newToken(words) {
+  asking ??= askToken(words).then((given) => {
+    asking = null;
+    if (given === null) return false;
+    sessionStorage.setItem(KEY, given);
+    return true;
+  });
+  return asking;
+}
+
+/** fetch with the token; asks for one on 401 (and on 403 for a stronger one), then tries again. */
+async function send(path, options = {}) {
+  for (;;) {
+    const used = token();
+    const headers = { ...options.headers, ...(used ? { Authorization: `Bearer ${used}` } : {}) };
+    let response;
+    try {
+      response = await fetch(path, { ...options, headers, cache: "no-store" });
+    } catch (error) {
+      if (error.name === "AbortError") throw error;
+      throw new ApiError("The server does not answer. Is it running? The page tries again by itself.", 0);
+    }
+    if (response.ok) return response;
+    if (response.status === 401 || response.status === 403) {
+      if (token() !== used) continue; // somebody was asked in the meantime
+      if (await newToken(tokenWords(response.status, used))) continue;
+    }
+    throw new ApiError(await wordsOf(response), response.status);
+  }
+}
+
+function tokenWords(status, used) {
+  if (status === 403) return "This needs an admin token; yours may only read.";
+  return used ? "The server does not know this token. Try another one." : "This server asks for a token.";
+}
+
+async function wordsOf(response) {
+  const wait = response.headers.get("Retry-After");
+  if (response.status === 503) {
+    return `The server is busy. Try again${wait ? ` in ${wait} s` : " in a moment"}.`;
+  }
+  let found;
+  try { found = await response.json(); } catch { found = null; }
+  const said = found?.error?.message ?? found?.message ?? found?.error ?? found?.detail;
+  if (typeof said === "string") return said;
+  if (Array.isArray(said)) return said.map((one) => one.msg ?? String(one)).join("; ");
+  return `The server answered ${response.status} ${response.statusText}.`;
+}
+
+const jsonBody = (body, method = "POST") => ({
+  method,
+  headers: { "Content-Type": "application/json" },
+  body: JSON.stringify(body),
+});
+
+export async function get(path, { signal } = {}) {
+  return (await send(path, { signal })).json();
+}
+
+export async function post(path, body = {}, { signal } = {}) {
+  return (await send(path, { ...jsonBody(body), signal })).json();
+}
+
+/** `query` is {file} or {id}; `settings` are k, filter, threshold, exact. `verb`: search or compare. */
+export async function ask(verb, query, settings, { signal } = {}) {
+  const compare = verb === "compare";
+  const given = Object.fromEntries(Object.entries(settings).filter(([, value]) => value !== null));
+  if (query.id !== undefined) {
+    return post(compare ? "/v1/search/compare" : "/v1/search/item", { id: query.id, ...given }, { signal });
+  }
+  const form = new FormData();
+  form.append("file", query.file, query.file.name || "pasted");
+  for (const [name, value] of Object.entries(given)) {
+    form.append(name, name === "filter" ? JSON.stringify(value) : String(value));
+  }
+  const path = compare ? "/v1/search/compare" : "/v1/search/image";
+  return (await send(path, { method: "POST", body: form, signal })).json();
+}
+
+export const itemPath = (id) => `/v1/items/${encodeURIComponent(id)}`;
+
+/** A thumbnail into `image`; `missing` is called if there is none. With a token: as a blob. */
+export async function showThumbnail(image, id, { size = 160, missing = () => {} } = {}) {
+  const path = `/v1/thumbnails/${encodeURIComponent(id)}?size=${size}`;
+  image.addEventListener("error", missing, { once: true });
+  if (!token()) {
+    image.src = path;
+    return;
+  }
+  try {
+    const url = URL.createObjectURL(await (await send(path)).blob());
+    image.addEventListener("load", () => URL.revokeObjectURL(url), { once: true });
+    image.src = url;
+  } catch {
+    missing();
+  }
+}
+
+/** Server-sent events through fetch, which can carry the token. Never ends; tells when it is cut. */
+export async function listen({ on, connected }) {
+  for (let wait = 500; ; wait = Math.min(2 * wait, 10_000)) {
+    try {
+      const response = await send("/v1/events", { headers: { Accept: "text/event-stream" } });
+      connected(true);
+      wait = 500;
+      await readEvents(response.body.pipeThrough(new TextDecoderStream()).getReader(), on);
+    } catch (error) {
+      if (error.status === 401 || error.status === 403) return; // no token was given
+    }
+    connected(false);
+    await new Promise((resolve) => setTimeout(resolve, wait));
+  }
+}
+
+async function readEvents(reader, on) {
+  let buffer = "";
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) return;
+    buffer = (buffer + value).replaceAll("\r\n", "\n");
+    const parts = buffer.split("\n\n");
+    buffer = parts.pop();
+    for (const part of parts) {
+      const fields = part.split("\n").filter((line) => !line.startsWith(":"));
+      const field = (name) => fields.filter((line) => line.startsWith(`${name}:`))
+        .map((line) => line.slice(name.length + 1).replace(/^ /, "")).join("\n");
+      const data = field("data");
+      if (data) on(field("event") || "message", JSON.parse(data));
+    }
+  }
+}

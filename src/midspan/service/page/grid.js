@@ -1,0 +1,95 @@
+// Found or stored items as cards; arrow keys walk from card to card.
+
+import { itemPath, get, showThumbnail } from "./api.js";
+import { show } from "./dialog.js";
+import { make } from "./dom.js";
+import { moment, score, value } from "./words.js";
+
+const FACTS = 2; // payload lines on a card; the rest is in the details
+
+/** The picture of an item, or its id where there is none. */
+export function picture(id, alt, size = 160) {
+  const frame = make("span", { class: "picture" });
+  const image = make("img", { alt, decoding: "async" });
+  frame.append(image);
+  const missing = () => frame.replaceChildren(
+    make("span", { class: "no-image", role: "img", "aria-label": alt }, "no image"),
+  );
+  showThumbnail(image, id, { size, missing });
+  return frame;
+}
+
+export function badge(role, name) {
+  if (role !== "old" && role !== "new") return null;
+  return make("span", { class: `badge tone-${role}`, title: `compared in ${name ?? `the ${role} space`}` }, role);
+}
+
+/** `actions`: {moreLikeThis(id), compare(id) or null}. */
+export function card(found, { actions, spaceName, rank = null }) {
+  const facts = Object.entries(found.payload ?? {}).slice(0, FACTS);
+  const told = [found.score === undefined ? null : `score ${score(found.score)}`,
+    found.space_role ? `${found.space_role} space` : null].filter(Boolean).join(", ");
+  return make("li", { class: "card-item", "data-id": found.id },
+    make("button", {
+      type: "button", class: "open", "aria-label": `${rank ? `${rank}. ` : ""}${found.id}${told ? `, ${told}` : ""}. Details`,
+      onclick: () => details(found, actions, spaceName),
+    }, picture(found.id, "")),
+    make("div", { class: "card-line" },
+      found.score === undefined ? null : make("b", { class: "score" }, score(found.score)),
+      badge(found.space_role, spaceName(found.space))),
+    make("p", { class: "id", title: found.id }, found.id),
+    facts.map(([key, one]) => make("p", { class: "fact", title: `${key}: ${value(one)}` },
+      make("span", { class: "muted" }, `${key} `), value(one))),
+    make("button", {
+      type: "button", class: "link like", "aria-label": `More like ${found.id}`,
+      onclick: () => actions.moreLikeThis(found.id),
+    }, "More like this"));
+}
+
+async function details(found, actions, spaceName) {
+  const facts = make("dl", { class: "facts" });
+  const add = (term, ...text) => facts.append(make("dt", {}, term), make("dd", {}, ...text));
+  const body = make("div", { class: "details" }, picture(found.id, found.id, 320), facts);
+  if (found.score !== undefined) add("score", score(found.score));
+  for (const [key, one] of Object.entries(found.payload ?? {})) add(key, value(one));
+  if (found.uri) add("image", make("code", {}, found.uri));
+  const buttons = [["More like this", () => actions.moreLikeThis(found.id)]];
+  if (actions.compare) buttons.push(["Before and after", () => actions.compare(found.id)]);
+  const closed = show(found.id, body, buttons);
+  try {
+    const item = await get(itemPath(found.id));
+    if (item.spaces) add("vectors in", item.spaces.map(spaceName).join(", "));
+    if (item.changed) add("changed", moment(item.changed));
+  } catch { /* deleted meanwhile, or not readable: what is shown stays */ }
+  return closed;
+}
+
+/** One stop for Tab in the grid; arrows, Home and End move it. `m` asks for more like this. */
+export function walk(grid) {
+  const openers = () => [...grid.querySelectorAll(".open")];
+  const rove = (target) => {
+    for (const card of grid.children) {
+      const on = card.contains(target);
+      for (const button of card.querySelectorAll("button")) button.tabIndex = on ? 0 : -1;
+    }
+  };
+  grid.addEventListener("focusin", (event) => rove(event.target));
+  grid.addEventListener("keydown", (event) => {
+    if (event.altKey || event.ctrlKey || event.metaKey) return;
+    const all = openers();
+    const at = all.findIndex((one) => one.closest("li").contains(event.target));
+    if (at < 0) return;
+    if (event.key === "m") {
+      all[at].closest("li").querySelector(".like").click();
+      return;
+    }
+    const first = all[0].getBoundingClientRect().top;
+    const below = all.findIndex((one) => one.getBoundingClientRect().top > first + 4);
+    const columns = below === -1 ? all.length : below;
+    const steps = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: columns, ArrowUp: -columns, Home: -at, End: all.length - 1 - at };
+    if (!Object.hasOwn(steps, event.key)) return;
+    event.preventDefault();
+    all[Math.min(Math.max(at + steps[event.key], 0), all.length - 1)].focus();
+  });
+  return { reset: () => rove(grid.querySelector(".open")) };
+}

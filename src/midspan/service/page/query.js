@@ -1,0 +1,78 @@
+// What is searched for: an image (dropped, pasted, chosen) or a stored item. The address holds it,
+// so that "back" goes back through the searches; images live as long as the tab.
+
+import { showThumbnail } from "./api.js";
+import { $, notice } from "./dom.js";
+
+const uploads = [];
+
+/** {id}, {file} or null from the address's parameters. */
+export function queryFrom(params) {
+  if (params.has("item")) return { id: params.get("item") };
+  const file = uploads[Number(params.get("image")) - 1];
+  return file ? { file } : null;
+}
+
+export function go(view, query) {
+  const params = new URLSearchParams();
+  if (query?.id !== undefined) params.set("item", query.id);
+  if (query?.file) params.set("image", String(uploads.indexOf(query.file) + 1));
+  const text = params.toString();
+  location.hash = `#/${view}${text ? `?${text}` : ""}`;
+}
+
+
+/** The query's own picture into `image`, hidden if there is none. */
+export function showQuery(image, query) {
+  image.hidden = query === null;
+  if (query === null) return;
+  image.alt = query.file ? "the query image" : `query: ${query.id}`;
+  if (query.file) {
+    const url = URL.createObjectURL(query.file);
+    image.addEventListener("load", () => URL.revokeObjectURL(url), { once: true });
+    image.addEventListener("error", () => { image.hidden = true; }, { once: true });
+    image.src = url;
+  } else {
+    showThumbnail(image, query.id, { size: 320, missing: () => { image.hidden = true; } });
+  }
+}
+
+/** Drop anywhere, paste anywhere, or choose; `view()` is where the answer shall be shown. */
+export function startQuery(view) {
+  const accept = (file) => {
+    if (!file) return;
+    if (file.type && !file.type.startsWith("image/")) {
+      go("search", null);
+      notice($("search-notice"), `“${file.name}” is not an image. JPEG, PNG and WebP files work.`);
+      return;
+    }
+    uploads.push(file);
+    go(view(), { file });
+  };
+  $("pick").addEventListener("click", () => $("file").click());
+  $("file").addEventListener("change", (event) => {
+    accept(event.target.files[0]);
+    event.target.value = ""; // the same file can be chosen again
+  });
+  document.addEventListener("paste", (event) => {
+    const file = [...event.clipboardData.files].find((one) => one.type.startsWith("image/"));
+    if (file) accept(file);
+  });
+  let depth = 0; // dragenter and dragleave come for every child
+  const mark = () => document.body.classList.toggle("dragging", depth > 0);
+  document.addEventListener("dragenter", () => { depth += 1; mark(); });
+  document.addEventListener("dragleave", () => { depth -= 1; mark(); });
+  document.addEventListener("dragover", (event) => event.preventDefault());
+  document.addEventListener("drop", (event) => {
+    event.preventDefault();
+    depth = 0;
+    mark();
+    accept(event.dataTransfer.files[0]);
+  });
+  $("query").addEventListener("submit", (event) => {
+    event.preventDefault();
+    const id = $("item-id").value.trim();
+    if (id) go("search", { id });
+    else $("item-id").focus();
+  });
+}

@@ -1,0 +1,154 @@
+// Search by example, or look through the gallery.
+
+import { ask, get } from "./api.js";
+import { $, announce, make, notice } from "./dom.js";
+import { clearFilters, currentFilter, setKeys, startFilters } from "./filters.js";
+import { card, walk } from "./grid.js";
+import { go, queryFrom, showQuery, startQuery } from "./query.js";
+import { count, items } from "./words.js";
+
+const PAGE = 48; // stored items shown at a time
+
+let query = null;
+let running = null; // AbortController of the search under way
+let last = null; // id of the last stored item shown
+let gallery = { items: 0, spaces: {}, payload_keys: [], upgrade: null };
+let cards;
+
+const actions = {
+  moreLikeThis: (id) => go("search", { id }),
+  get compare() { return upgradeOpen() ? (id) => go("compare", { id }) : null; },
+};
+const spaceName = (fingerprint) => gallery.spaces[fingerprint]?.name ?? fingerprint;
+const upgradeOpen = () => Boolean(gallery.upgrade && gallery.upgrade.phase !== "none");
+
+export function startSearch(view) {
+  cards = walk($("grid"));
+  startQuery(view);
+  startFilters(run);
+  for (const id of ["k", "threshold", "exact"]) $(id).addEventListener("change", () => query && run());
+  $("browse").addEventListener("click", () => (query ? go("search", null) : run()));
+  $("more").addEventListener("click", () => browse({ after: last }));
+}
+
+/** What the gallery says of itself; the badges and the way to the comparison follow from it. */
+export function setGallery(now) {
+  const first = !gallery.items && now.items && !query;
+  gallery = now;
+  setKeys(now.payload_keys ?? []);
+  $("to-compare").hidden = !(query && upgradeOpen());
+  return first;
+}
+
+export const galleryNow = () => gallery;
+
+export function settings() {
+  const number = (id) => ($(id).value === "" ? null : Number($(id).value));
+  return {
+    k: Math.min(Math.max(Math.round(number("k") ?? 24), 1), 100),
+    filter: currentFilter(),
+    threshold: number("threshold"),
+    exact: $("exact").checked || null,
+  };
+}
+
+export function showSearch(params) {
+  query = queryFrom(params);
+  showQuery($("query-image"), query);
+  $("drop").classList.toggle("filled", query !== null);
+  $("query-words").textContent = query === null ? "Drop an image here, or paste one"
+    : query.file ? query.file.name || "pasted image" : query.id;
+  $("pick").textContent = query === null ? "Choose an image" : "Choose another image";
+  $("item-id").value = query?.id ?? "";
+  $("browse").hidden = query === null;
+  $("to-compare").hidden = !(query && upgradeOpen());
+  $("to-compare").href = `#/compare?${params}`;
+  run();
+}
+
+function run() {
+  return query === null ? browse({ after: "" }) : search();
+}
+
+async function during(work) {
+  running?.abort();
+  const mine = new AbortController();
+  running = mine;
+  $("results").setAttribute("aria-busy", "true");
+  try {
+    await work(mine.signal);
+    if (running === mine) notice($("search-notice"), null);
+  } catch (error) {
+    if (running !== mine || error.name === "AbortError") return;
+    $("grid").replaceChildren();
+    $("more").hidden = true;
+    $("results-note").textContent = "";
+    notice($("search-notice"), whatToDo(error), make("button", { type: "button", onclick: run }, "Try again"));
+  } finally {
+    if (running === mine) $("results").setAttribute("aria-busy", "false");
+  }
+}
+
+function whatToDo(error) {
+  if (error.status === 404 && query?.id !== undefined) {
+    return `There is no item “${query.id}” in this gallery. Check the id, or browse the gallery.`;
+  }
+  return error.message;
+}
+
+function search() {
+  const asked = query;
+  return during(async (signal) => {
+    $("results-title").textContent = asked.file ? "Most alike" : `Most like ${asked.id}`;
+    const answer = await ask("search", asked, settings(), { signal });
+    if (signal.aborted) return;
+    const found = answer.results.filter((one) => one.id !== asked.id);
+    draw(found);
+    $("more").hidden = true;
+    const took = answer.took_ms === undefined ? "" : ` in ${Math.max(1, Math.round(answer.took_ms))} ms`;
+    $("results-note").textContent = found.length ? `${count(found.length)} found${took}` : "";
+    announce(found.length ? `${items(found.length)} found` : "Nothing found");
+    if (!found.length) empty("Nothing is alike enough.", "Remove a filter, or lower the lowest score.");
+  });
+}
+
+function browse({ after }) {
+  return during(async (signal) => {
+    $("results-title").textContent = "In the gallery";
+    const params = new URLSearchParams({ limit: String(PAGE) });
+    if (after) params.set("after", after);
+    const filter = currentFilter();
+    if (filter) params.set("filter", JSON.stringify(filter));
+    const answer = await get(`/v1/items?${params}`, { signal });
+    if (signal.aborted) return;
+    const found = Array.isArray(answer) ? answer : answer.items;
+    if (!after) $("grid").replaceChildren();
+    draw(found, { add: Boolean(after) });
+    last = found.at(-1)?.id ?? last;
+    $("more").hidden = found.length < PAGE;
+    $("item-ids").replaceChildren(...[...$("grid").children].map((one) => make("option", { value: one.dataset.id })));
+    $("results-note").textContent = filter ? `filtered, of ${items(gallery.items)}` : items(gallery.items);
+    if (filter) announce(`${items(found.length)} shown`);
+    if (!found.length && !after) {
+      if (filter) empty("No item matches the filters.", "Change or remove a filter.");
+      else empty("This gallery is empty.", "Add items with midspan gallery add, or PUT /v1/items/ID.");
+    }
+  });
+}
+
+function draw(found, { add = false } = {}) {
+  const start = add ? $("grid").children.length : 0;
+  const made = found.map((one, row) => card(one, {
+    actions, spaceName, rank: one.score === undefined ? null : start + row + 1,
+  }));
+  if (add) $("grid").append(...made);
+  else $("grid").replaceChildren(...made);
+  cards.reset();
+  if (add) made[0]?.querySelector(".open").focus();
+}
+
+function empty(words, advice) {
+  const clear = currentFilter() && make("button", { type: "button", onclick: clearFilters }, "Remove all filters");
+  $("grid").replaceChildren(make("li", { class: "empty" },
+    make("p", { class: "empty-words" }, words), make("p", { class: "muted" }, advice), clear));
+}
