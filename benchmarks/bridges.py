@@ -113,6 +113,8 @@ def _one_split(old: Embeddings, new: Embeddings, split: int) -> Iterator[Row]:
     as_it_is = np.zeros_like(queries)
     as_it_is[:, :shared] = test_old.vectors[:, :shared]
     yield _kept(case, "none", judge(as_it_is), true, samples)
+    chance = np.random.default_rng(split).standard_normal(queries.shape).astype(np.float32)
+    yield _kept(case, "random vectors", judge(chance), true, samples)
     for size in SIZES:
         case = f"split {split}, {size} pairs"
         fit_old, fit_new = old[order[:size]], new[order[:size]]

@@ -65,8 +65,8 @@ def _rich_bar(label: str, *, total: int, unit: str) -> Iterator[Done]:
         def done(count: int) -> None:
             nonlocal finished
             finished += count
-            rate = _rate(finished, started)
-            progress.update(task, completed=finished, rate=f"{rate:,.0f} {unit}/s")
+            rate = _speed(_rate(finished, started), unit)
+            progress.update(task, completed=finished, rate=rate)
 
         yield done
 
@@ -80,9 +80,10 @@ def _plain_lines(label: str, *, total: int, unit: str) -> Iterator[Done]:
         rate = _rate(finished, started)
         if end:
             seconds = time.perf_counter() - started
-            return f"{label}: {finished:,} {unit} in {seconds:.1f} s ({rate:,.0f} {unit}/s)"
+            return f"{label}: {finished:,} {unit} in {seconds:.1f} s ({_speed(rate, unit)})"
         left = (total - finished) / rate if rate else float("inf")
-        return f"{label}: {finished:,}/{total:,} {unit}, {rate:,.0f} {unit}/s, {left:.0f} s left"
+        speed = _speed(rate, unit)
+        return f"{label}: {finished:,}/{total:,} {unit}, {speed}, {left:.0f} s left"
 
     def done(count: int) -> None:
         nonlocal finished, last
@@ -98,3 +99,10 @@ def _plain_lines(label: str, *, total: int, unit: str) -> Iterator[Done]:
 
 def _rate(finished: int, started: float) -> float:
     return finished / max(time.perf_counter() - started, 1e-9)
+
+
+def _speed(rate: float, unit: str) -> str:
+    """Slow work says how long one unit takes: "0 runs/s" tells nothing."""
+    if 0 < rate < 1:
+        return f"{1 / rate:.1f} s per {unit.removesuffix('s')}"
+    return f"{rate:,.0f} {unit}/s" if rate >= 10 else f"{rate:.1f} {unit}/s"

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from midspan.bridges import Blend, Ridge, load_bridge
-from midspan.bridges.files import ARRAYS_NAME, JSON_NAME
+from midspan.bridges.files import JSON_NAME
 from midspan.errors import FormatError
 from tests.bridges.worlds import encoders
 
@@ -20,6 +20,11 @@ from tests.bridges.worlds import encoders
 def folder(tmp_path: Path) -> Path:
     old, new = encoders(60)
     return Ridge(alpha=0.5).fit(old, new).save(tmp_path / "saved")
+
+
+def arrays_of(folder: Path) -> Path:
+    (path,) = folder.glob("bridge-*.safetensors")
+    return path
 
 
 def change(folder: Path, edit: Any) -> None:
@@ -33,8 +38,9 @@ def replace_arrays(folder: Path, arrays: dict[str, Any]) -> None:
     from safetensors.numpy import save
 
     raw = save(arrays)
-    (folder / ARRAYS_NAME).write_bytes(raw)
-    change(folder, lambda d: d.update(arrays_sha256=hashlib.sha256(raw).hexdigest()))
+    digest = hashlib.sha256(raw).hexdigest()
+    arrays_of(folder).rename(folder / f"bridge-{digest[:16]}.safetensors").write_bytes(raw)
+    change(folder, lambda d: d.update(arrays_sha256=digest))
 
 
 def test_nothing_there(tmp_path: Path) -> None:
@@ -43,8 +49,8 @@ def test_nothing_there(tmp_path: Path) -> None:
 
 
 def test_truncated_arrays(folder: Path) -> None:
-    raw = (folder / ARRAYS_NAME).read_bytes()
-    (folder / ARRAYS_NAME).write_bytes(raw[: len(raw) // 2])
+    raw = arrays_of(folder).read_bytes()
+    arrays_of(folder).write_bytes(raw[: len(raw) // 2])
     with pytest.raises(FormatError, match="truncated, changed or of another bridge"):
         load_bridge(folder)
 
@@ -52,14 +58,14 @@ def test_truncated_arrays(folder: Path) -> None:
 def test_arrays_of_another_bridge(folder: Path, tmp_path: Path) -> None:
     old, new = encoders(60, seed=3)
     other = Ridge(alpha=0.5).fit(old, new).save(tmp_path / "other")
-    (folder / ARRAYS_NAME).write_bytes((other / ARRAYS_NAME).read_bytes())
+    arrays_of(folder).write_bytes(arrays_of(other).read_bytes())
     with pytest.raises(FormatError, match="of another bridge"):
         load_bridge(folder)
 
 
 def test_missing_arrays_file(folder: Path) -> None:
-    (folder / ARRAYS_NAME).unlink()
-    with pytest.raises(FormatError, match=r"bridge\.safetensors cannot be read"):
+    arrays_of(folder).unlink()
+    with pytest.raises(FormatError, match=r"bridge-[0-9a-f]{16}\.safetensors cannot be read"):
         load_bridge(folder)
 
 
@@ -129,7 +135,9 @@ def test_saving_over_a_bridge_replaces_it(folder: Path) -> None:
     bridge = Ridge(alpha=2.0).fit(old, new)
     bridge.save(folder)
     assert np.array_equal(load_bridge(folder).apply(old.vectors), bridge.apply(old.vectors))
-    assert sorted(path.name for path in folder.iterdir()) == [JSON_NAME, ARRAYS_NAME]
+    assert sorted(path.name for path in folder.iterdir()) == sorted(
+        [JSON_NAME, arrays_of(folder).name]
+    )
 
 
 def test_other_files_are_not_touched(tmp_path: Path) -> None:
@@ -148,4 +156,34 @@ def test_members_are_saved_with_their_own_settings(tmp_path: Path) -> None:
     assert isinstance(again, Blend)
     assert [member.name for member in again.members_] == ["ridge", "low_rank"]
     assert again.members_[1].settings()["rank"] == 3
-    assert (tmp_path / "blend" / ARRAYS_NAME).read_bytes()[:1] != b"\x80"  # no pickle
+    assert arrays_of(tmp_path / "blend").read_bytes()[:1] != b"\x80"  # no pickle
+
+
+def test_saving_again_replaces_the_former_bridge_at_once(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    former = load_bridge(folder)
+    old, new = encoders(60, seed=3)
+    other = Ridge(alpha=0.5).fit(old, new)
+    real = Path.replace
+
+    def dies_before_json(self: Path, target: Path) -> Path:
+        if target.name == JSON_NAME:
+            raise KeyboardInterrupt
+        return real(self, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", dies_before_json)
+        with pytest.raises(KeyboardInterrupt):
+            other.save(folder)
+    kept = load_bridge(folder)  # as before
+    np.testing.assert_array_equal(kept.apply(old.vectors), former.apply(old.vectors))
+    other.save(folder)
+    np.testing.assert_array_equal(load_bridge(folder).apply(old.vectors), other.apply(old.vectors))
+    assert len(list(folder.iterdir())) == 2
+
+
+def test_a_digest_that_is_none_is_refused(folder: Path) -> None:
+    change(folder, lambda d: d.update(arrays_sha256="../../elsewhere"))
+    with pytest.raises(FormatError, match="has no arrays_sha256"):
+        load_bridge(folder)

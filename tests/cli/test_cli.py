@@ -346,6 +346,11 @@ def test_bridge_fit_apply_and_use(run: Run, tmp_path: Path) -> None:
     code, out, _ = run("bridge", "apply", folder, "--input", old, "--out", mapped, "--json")
     assert code == 0
     assert Embeddings.load(mapped).space.same_as(Embeddings.load(new).space)
+    graph = tmp_path / "bridge.onnx"
+    code, out, _ = run("bridge", "export", folder, "--out", graph, "--json")
+    assert code == 0
+    assert json.loads(out)["onnx"] == str(graph)
+    assert graph.stat().st_size > 0
     words = ["compare", "--old", old, "--new", new, "--json"]
     with_bridge = json.loads(run(*words, "--bridge", folder)[1])
     without = json.loads(run(*words)[1])

@@ -210,7 +210,7 @@ class Bridge(ABC):
         }
 
     def save(self, folder: str | Path) -> Path:
-        """Write `bridge.json` and `bridge.safetensors` into this folder."""
+        """Write `bridge.json` and its arrays into this folder, in place of a former bridge."""
         from midspan.bridges.files import save_bridge
 
         return save_bridge(self, folder)

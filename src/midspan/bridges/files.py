@@ -1,9 +1,11 @@
-"""A bridge on disk: a folder with `bridge.json` (what it is) and `bridge.safetensors` (arrays)."""
+"""A bridge on disk: a folder with `bridge.json` (what it is) and `bridge-DIGEST.safetensors`."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
+import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,6 @@ from midspan.spaces import Column, Space
 FORMAT = "midspan-bridge"
 VERSION = 1
 JSON_NAME = "bridge.json"
-ARRAYS_NAME = "bridge.safetensors"
 
 Arrays = dict[str, Column]
 Record = dict[str, Any]
@@ -37,17 +38,21 @@ def save_bridge(bridge: Bridge, folder: str | Path) -> Path:
     arrays: Arrays = {}
     record = _pack(bridge, arrays, prefix="")
     raw = save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
-    document = {
-        "format": FORMAT,
-        "version": VERSION,
-        "arrays_sha256": hashlib.sha256(raw).hexdigest(),
-        "bridge": record,
-    }
+    digest = hashlib.sha256(raw).hexdigest()
+    document = {"format": FORMAT, "version": VERSION, "arrays_sha256": digest, "bridge": record}
     folder.mkdir(parents=True, exist_ok=True)
-    # The digest ties the two files together: a crash between them is found by the next load.
-    _write(folder / ARRAYS_NAME, raw)
+    # The arrays are named by their digest, so the JSON is the one moment of change: after a crash
+    # the folder holds the former bridge or the new one, whole.
+    _write(folder / _arrays_name(digest), raw)
     _write(folder / JSON_NAME, (json.dumps(document, indent=2, sort_keys=True) + "\n").encode())
+    for other in folder.glob("bridge-*.safetensors"):
+        if other.name != _arrays_name(digest):
+            other.unlink(missing_ok=True)
     return folder
+
+
+def _arrays_name(digest: str) -> str:
+    return f"bridge-{digest[:16]}.safetensors"
 
 
 def load_bridge(folder: str | Path) -> Bridge:
@@ -56,14 +61,17 @@ def load_bridge(folder: str | Path) -> Bridge:
 
     folder = Path(folder)
     document = _read_json(folder)
+    digest = document.get("arrays_sha256")
+    if not isinstance(digest, str) or not re.fullmatch("[0-9a-f]{64}", digest):
+        raise FormatError(f"{folder}: {JSON_NAME} has no arrays_sha256; save the bridge again")
+    name = _arrays_name(digest)
     try:
-        raw = (folder / ARRAYS_NAME).read_bytes()
+        raw = (folder / name).read_bytes()
     except OSError as error:
-        raise FormatError(f"{folder}: {ARRAYS_NAME} cannot be read ({error})") from error
-    digest = hashlib.sha256(raw).hexdigest()
-    if digest != document.get("arrays_sha256"):
+        raise FormatError(f"{folder}: {name} cannot be read ({error})") from error
+    if hashlib.sha256(raw).hexdigest() != digest:
         raise FormatError(
-            f"{folder}: {ARRAYS_NAME} is not the file that {JSON_NAME} describes (truncated, "
+            f"{folder}: {name} is not the file that {JSON_NAME} describes (truncated, "
             "changed or of another bridge); save the bridge again"
         )
     try:
@@ -79,7 +87,10 @@ def load_bridge(folder: str | Path) -> Bridge:
 
 def _write(path: Path, raw: bytes) -> None:
     part = path.with_name(path.name + ".part")
-    part.write_bytes(raw)
+    with part.open("wb") as file:
+        file.write(raw)
+        file.flush()
+        os.fsync(file.fileno())
     part.replace(path)
 
 

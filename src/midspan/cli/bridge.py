@@ -1,7 +1,8 @@
-"""`midspan bridge fit | apply | compare`."""
+"""`midspan bridge fit | apply | compare | export`."""
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -123,6 +124,23 @@ def compare(
     _print_comparison(result, checks)
 
 
+@app.command("export")
+def export(
+    bridge: Annotated[Path, typer.Argument(help="Folder of a fitted bridge.")],
+    out: Annotated[Path, typer.Option(help="Where to write bridge.onnx.")],
+    as_json: bool = JSON_OPTION,
+) -> None:
+    """Write the map as one ONNX file, checked against the original."""
+    from midspan.bridges import export_onnx, load_bridge
+
+    loaded = load_bridge(bridge)
+    path = export_onnx(loaded, out)
+    if as_json:
+        print_json({"onnx": str(path), "source": str(loaded.source), "target": str(loaded.target)})
+        return
+    print(f"{loaded.source} → {loaded.target}, as {path}")
+
+
 def _made(method: str, changes: list[str]) -> Bridge:
     import tomllib
 
@@ -165,11 +183,12 @@ def _print_selection(selection: Selection, path: Path, *, as_json: bool) -> None
         )
         return
     rows = [
-        [one.name, percent(one.score), percent(one.retention), f"{one.seconds:.2f}", one.note]
+        [one.name, percent(one.score), percent(one.retention), _fit_time(one.seconds)]
         for one in selection.tried
     ]
-    columns = ["bridge", f"{selection.metric}, %", "retention, %", "fit, s", ""]
+    columns = ["bridge", f"{selection.metric}, %", "retention, %", "fit"]
     print_table("held-out pairs", columns, rows, note=f"chosen: {selection.why}")
+    _print_notes({one.name: one.note for one in selection.tried})
     print(f"{selection.bridge.source} → {selection.bridge.target}, saved in {path}")
 
 
@@ -181,14 +200,24 @@ def _print_comparison(result: Comparison, checks: list[Check]) -> None:
             percent(row.retention),
             f"{percent(row.low)} … {percent(row.high)}",
             check.verdict,
-            f"{row.seconds:.2f}",
-            row.note,
+            _fit_time(row.seconds),
         ]
         for row, check in zip(result.rows, checks, strict=True)
     ]
     print_table(
         f"{result.pairs:,} pairs, {result.held_out:,} held out in {result.folds} folds",
-        ["bridge", f"{result.metric}, %", "retention, %", "95 % interval", "gate", "fit, s", ""],
+        ["bridge", f"{result.metric}, %", "retention, %", "95 % interval", "gate", "fit"],
         rows,
         note=f"true new gallery: {percent(result.true_score)}",
     )
+    _print_notes({row.name: row.note for row in result.rows})
+
+
+def _fit_time(seconds: float) -> str:
+    return "–" if math.isnan(seconds) else f"{seconds:.2f} s"
+
+
+def _print_notes(notes: dict[str, str]) -> None:
+    for name, note in notes.items():
+        if note:
+            print(f"{name}: {note}")
