@@ -36,6 +36,7 @@ def batch(index: torch.Tensor, old: OldArtifacts, vectors: torch.Tensor) -> Batc
         labels=LABELS[index],
         rows=index,
         old=old.vectors[index],
+        class_rows=rows.requires_grad_(),
     )
 
 
@@ -57,12 +58,17 @@ def test_terms_do_not_depend_on_the_order_of_the_batch(name: str) -> None:
 def test_terms_are_finite_scalars_with_finite_gradients(name: str, rows: list[int]) -> None:
     method, old = prepared(name)
     vectors = torch.randn(len(rows), DIM, requires_grad=True)
-    terms = method(batch(torch.tensor(rows), old, vectors))
+    some = batch(torch.tensor(rows), old, vectors)
+    assert some.class_rows is not None
+    terms = method(some)
     for value in terms.values():
         assert value.shape == ()
         assert torch.isfinite(value)
-        (gradient,) = torch.autograd.grad(value, vectors, retain_graph=True)
-        assert torch.isfinite(gradient).all()
+        learnt = [vectors, some.class_rows]
+        gradients = torch.autograd.grad(value, learnt, retain_graph=True, allow_unused=True)
+        reached = [gradient for gradient in gradients if gradient is not None]
+        assert reached
+        assert all(torch.isfinite(gradient).all() for gradient in reached)
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -7,6 +7,9 @@ from midspan.methods.old import OldArtifacts, OldClassifier
 METHODS = {
     "independent": "midspan.methods.independent:Independent",
     "bct": "midspan.methods.bct:BCT",
+    "l2": "midspan.methods.l2:L2",
+    "lce": "midspan.methods.lce:LCE",
+    "hot_refresh": "midspan.methods.hot_refresh:HotRefresh",
 }
 
 __all__ = ["METHODS", "Batch", "Method", "OldArtifacts", "OldClassifier"]

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from midspan.errors import ConfigError
 from midspan.methods.base import Batch, Method
 from midspan.methods.old import OldArtifacts, OldClassifier
+from midspan.methods.old_rows import centre_rows, with_synthesised_rows
 
 
 class BCT(Method):
@@ -26,8 +27,8 @@ class BCT(Method):
       of the label; no class needs to be shared.
 
     Defaults: weight 1 (released code of BCT and of AdvBCT's benchmark); scale 24, the logit scale
-    when no old classifier with a scale of its own is known (benchmarks/tune_bct.py, validation
-    classes); temperature 1.
+    of centres that stand without an old classifier (that of the recognition loss in
+    benchmarks/configs); temperature 1.
     Departs: where the old classifier is normalised, centres and rows are both unit vectors, so
     that synthesised classes compete on equal terms; otherwise centres get the median row norm.
     """
@@ -63,9 +64,9 @@ class BCT(Method):
                 f"{old.space}, new dim {dim}; set [encoder] dim = {old.space.dim}"
             )
         if self.classifier == "synthesised":
-            frozen, target_of = _with_synthesised_rows(old, scale=self.scale)
+            frozen, target_of = with_synthesised_rows(old, scale=self.scale)
         elif self.classifier == "centres":
-            frozen, target_of = _centres(old, old.counts > 0, scale=self.scale)
+            frozen, target_of = centre_rows(old, old.counts > 0, scale=self.scale)
         elif old.classifier is None:
             raise ConfigError(
                 f"bct with classifier = {self.classifier!r} needs the old classifier's rows, but "
@@ -104,31 +105,3 @@ class BCT(Method):
         return OldClassifier(
             rows=self.rows, bias=self.bias, scale=self.scale, normalised=self._normalised
         ).logits(vectors)
-
-
-def _with_synthesised_rows(old: OldArtifacts, *, scale: float) -> tuple[OldClassifier, Tensor]:
-    """(classifier with a row for every class that has images, new class → row)."""
-    unseen = (old.label_map < 0) & (old.counts > 0)
-    known = old.classifier
-    if known is None:
-        return _centres(old, unseen, scale=scale)
-    centres = F.normalize(old.centres[unseen])  # (C_unseen, D_old)
-    target_of = old.label_map.clone()
-    target_of[unseen] = len(known.rows) + torch.arange(len(centres))
-    norm = known.rows.norm(dim=1).median()
-    bias = known.bias
-    if bias is not None:
-        bias = torch.cat([bias, bias.median().expand(len(centres))])
-    rows = torch.cat([known.rows, centres * norm])
-    return (
-        OldClassifier(rows=rows, bias=bias, scale=known.scale, normalised=known.normalised),
-        target_of,
-    )
-
-
-def _centres(old: OldArtifacts, wanted: Tensor, *, scale: float) -> tuple[OldClassifier, Tensor]:
-    """(classifier whose rows are the centres of the wanted classes, new class → row)."""
-    rows = F.normalize(old.centres[wanted])
-    target_of = torch.full_like(old.label_map, -1)
-    target_of[wanted] = torch.arange(len(rows))
-    return OldClassifier(rows=rows, bias=None, scale=scale, normalised=True), target_of

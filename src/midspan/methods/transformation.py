@@ -1,0 +1,91 @@
+"""Maps between the new and the old space that are learnt together with the new encoder."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from midspan.errors import ConfigError
+from midspan.methods.old import OldArtifacts
+
+
+class Transformation(nn.Module):
+    """x → z = A·x + a, then `depth` times z ← z + Σ_p path_p(z); depth 0 is linear only.
+
+    A path is three times Linear-PReLU, d→hidden→hidden→d (LCE's residual bottleneck: 4 blocks of 4
+    paths, hidden 16). The last layer of each path starts at 0, so training starts at the linear
+    map. Goes from unit vectors to vectors whose direction alone counts.
+
+    Departs: a linear step in front, so that dims may differ. No batch norm: class rows in one term
+    and image vectors in another would leave statistics that fit neither, and a map without
+    statistics is the same function in training, in evaluation and as a saved bridge.
+    """
+
+    def __init__(self, weight: Tensor, *, depth: int = 4, paths: int = 4, hidden: int = 16) -> None:
+        super().__init__()
+        outputs = weight.shape[1]
+        self.depth, self.paths, self.hidden = depth, paths, hidden
+        self.weight = nn.Parameter(weight.clone())  # (inputs, outputs)
+        self.bias = nn.Parameter(torch.zeros(outputs))
+        if depth == 0:
+            return
+        # All paths of all blocks in one tensor each: a block is three batched products.
+        self.down_weight = _drawn(depth, paths, outputs, hidden)
+        self.middle_weight = _drawn(depth, paths, hidden, hidden)
+        self.up_weight = nn.Parameter(torch.zeros(depth, paths, hidden, outputs))
+        self.down_bias = nn.Parameter(torch.zeros(depth, paths, 1, hidden))
+        self.middle_bias = nn.Parameter(torch.zeros(depth, paths, 1, hidden))
+        self.up_bias = nn.Parameter(torch.zeros(depth, paths, 1, outputs))
+        self.down_slope = nn.Parameter(torch.full((depth, paths, 1, 1), 0.25))
+        self.middle_slope = nn.Parameter(torch.full((depth, paths, 1, 1), 0.25))
+        self.up_slope = nn.Parameter(torch.full((depth, paths, 1, 1), 0.25))
+
+    def forward(self, vectors: Tensor) -> Tensor:  # (B, inputs) → (B, outputs)
+        z = F.normalize(vectors) @ self.weight + self.bias
+        for block in range(self.depth):
+            t = z  # (B, d), then (paths, B, …)
+            for weight, bias, slope in (
+                (self.down_weight, self.down_bias, self.down_slope),
+                (self.middle_weight, self.middle_bias, self.middle_slope),
+                (self.up_weight, self.up_bias, self.up_slope),
+            ):
+                t = t @ weight[block] + bias[block]
+                t = torch.where(t > 0, t, slope[block] * t)
+            z = z + t.sum(0)
+        return z
+
+
+def make_maps(
+    old: OldArtifacts, *, dim: int, depth: int, paths: int = 4, hidden: int = 16
+) -> nn.ModuleDict:
+    """Both maps, "backward" (new → old) and "forward" (old → new).
+
+    They start as the two directions of one (half-)orthogonal matrix, the identity for equal dims.
+    """
+    if depth < 0 or paths < 1 or hidden < 1:
+        raise ConfigError(
+            f"a transformation wants depth >= 0, paths >= 1 and hidden >= 1, got depth {depth}, "
+            f"paths {paths}, hidden {hidden}; depth = 0 is a linear map"
+        )
+    if old.space.metric != "cosine":
+        raise ConfigError(
+            f"maps are learnt between directions, but the old space {old.space} also counts "
+            "lengths; store its vectors with metric 'cosine', or fit a bridge after training"
+        )
+    if old.space.dim == dim:
+        start = torch.eye(dim)
+    else:
+        start = nn.init.orthogonal_(torch.empty(dim, old.space.dim))
+    shape = {"depth": depth, "paths": paths, "hidden": hidden}
+    return nn.ModuleDict(
+        {"backward": Transformation(start, **shape), "forward": Transformation(start.T, **shape)}
+    )
+
+
+def _drawn(depth: int, paths: int, inputs: int, outputs: int) -> nn.Parameter:
+    """Uniform as in a linear layer; (depth, paths, inputs, outputs)."""
+    bound = 1.0 / math.sqrt(inputs)
+    return nn.Parameter(torch.empty(depth, paths, inputs, outputs).uniform_(-bound, bound))
