@@ -10,6 +10,8 @@ METHODS = {
     "l2": "midspan.methods.l2:L2",
     "lce": "midspan.methods.lce:LCE",
     "hot_refresh": "midspan.methods.hot_refresh:HotRefresh",
+    "unibct": "midspan.methods.unibct:UniBCT",
+    "advbct": "midspan.methods.advbct:AdvBCT",
 }
 
 __all__ = ["METHODS", "Batch", "Method", "OldArtifacts", "OldClassifier"]
