@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format bench clean
+.PHONY: help setup browser demo test check format bench clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -18,7 +18,18 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[all,dev]"
 	$(BIN)/python -m pip install --quiet --no-deps "trdg==1.8.0"
+	@$(MAKE) --no-print-directory browser
 	@touch $(STAMP)
+
+# The page is tested in a real browser. Debian's own is taken; nothing is fetched by Playwright.
+browser:
+	@for name in chromium chromium-browser google-chrome; do \
+	  command -v $$name >/dev/null && exit 0; done; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium; \
+	else \
+	  echo "no Chromium found: the browser tests are skipped; install it with: sudo apt-get install chromium"; \
+	fi
 
 demo: setup ## train an old and two new encoders on real images, and show why one can search the old gallery
 	$(BIN)/midspan demo

@@ -5,7 +5,7 @@ import { $, announce, make, notice } from "./dom.js";
 import { picture } from "./grid.js";
 import { go, queryFrom, showQuery } from "./query.js";
 import { galleryNow, settings } from "./search.js";
-import { score } from "./words.js";
+import { score, value } from "./words.js";
 
 const SHOWN = 12;
 
@@ -67,10 +67,12 @@ function result(found, row, changes, own) {
     make("button", {
       type: "button", class: "rank-open", "aria-label": `Compare for ${found.id}`,
       onclick: () => go("compare", { id: found.id }),
-    }, picture(found.id, "")),
+    }, picture(found.id, "", { known: found.thumbnail !== null })),
     make("div", { class: "rank-text" },
       make("p", {}, make("span", { class: "muted" }, `${row + 1}. `), make("b", { class: "score" }, score(found.score))),
-      make("p", { class: "id", title: found.id }, found.id), mark));
+      make("p", { class: "id", title: found.id }, found.id), mark),
+    make("div", { class: "rank-facts" }, Object.entries(found.payload ?? {}).slice(0, 2).map(([key, one]) => make("p", {
+      class: "fact", title: `${key}: ${value(one)}` }, make("span", { class: "muted" }, `${key} `), value(one)))));
   const twins = (on) => {
     for (const other of document.querySelectorAll("#columns .rank")) {
       other.classList.toggle("twin", on && other.dataset.id === found.id);

@@ -27,21 +27,29 @@ const cancel = (words) => make("button", {
   type: "button", "data-cancel": true, onclick: () => $("dialog").close(),
 }, words);
 
-/** What will happen, in plain words; true if the person says yes. Danger: the safe button has the focus. */
-export async function confirm({ title: words, will, verb, danger = false, option = null }) {
-  const box = option && make("input", { type: "checkbox", id: "dialog-option" });
-  const answer = await open([
+/** What will happen, in plain words. Null if the person cancels, else {value} of the extra field.
+ *
+ * `extra`: {label, checked} is a box to tick, {label, placeholder} a line of text.
+ * Danger: the safe button has the focus.
+ */
+export function confirm({ title: words, will, verb, danger = false, extra = null }) {
+  const box = extra && "checked" in extra;
+  const input = extra && make("input", {
+    id: "dialog-extra", type: box ? "checkbox" : "text", checked: box && extra.checked,
+    placeholder: box ? null : extra.placeholder, maxlength: box ? null : 200, autocomplete: "off",
+  });
+  const label = extra && make("label", { for: "dialog-extra" }, extra.label);
+  return open([
     title(words),
     make("ul", { class: "will" }, will.map((line) => make("li", {}, line))),
-    box && make("div", { class: "check" }, box, make("label", { for: "dialog-option" }, option)),
+    extra && make("div", { class: box ? "check" : "field" }, ...(box ? [input, label] : [label, input])),
     make("div", { class: "dialog-actions" },
       cancel("Cancel"),
       make("button", { type: "submit", class: danger ? "danger" : "primary" }, verb)),
   ], {
-    onSubmit: () => ({ option: box?.checked ?? false }),
+    onSubmit: () => ({ value: input && (box ? input.checked : input.value.trim()) }),
     focus: danger ? "[data-cancel]" : "[type=submit]",
   });
-  return answer;
 }
 
 /** The token, or null if the person does not want to give one. */

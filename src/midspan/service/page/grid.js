@@ -7,18 +7,20 @@ import { moment, score, value } from "./words.js";
 
 const FACTS = 2; // payload lines on a card; the rest is in the details
 
-/** The picture of an item, or its id where there is none. */
-export function picture(id, alt, size = 160) {
+/** The picture of an item, or words where there is none. `known` false: the server has said so. */
+export function picture(id, alt, { size = 160, known = true } = {}) {
   const frame = make("span", { class: "picture" });
   const image = make("img", { alt, decoding: "async" });
   frame.append(image);
   const missing = () => frame.replaceChildren(
     make("span", { class: "no-image", role: "img", "aria-label": alt }, "no image"),
   );
-  showThumbnail(image, id, { size, missing });
+  if (known) showThumbnail(image, id, { size, missing });
+  else missing();
   return frame;
 }
 
+/** Old or new, while there are both. */
 export function badge(role, name) {
   if (role !== "old" && role !== "new") return null;
   return make("span", { class: `badge tone-${role}`, title: `compared in ${name ?? `the ${role} space`}` }, role);
@@ -28,15 +30,15 @@ export function badge(role, name) {
 export function card(found, { actions, spaceName, rank = null }) {
   const facts = Object.entries(found.payload ?? {}).slice(0, FACTS);
   const told = [found.score === undefined ? null : `score ${score(found.score)}`,
-    found.space_role ? `${found.space_role} space` : null].filter(Boolean).join(", ");
+    actions.compare && found.space_role ? `${found.space_role} space` : null].filter(Boolean).join(", ");
   return make("li", { class: "card-item", "data-id": found.id },
     make("button", {
       type: "button", class: "open", "aria-label": `${rank ? `${rank}. ` : ""}${found.id}${told ? `, ${told}` : ""}. Details`,
       onclick: () => details(found, actions, spaceName),
-    }, picture(found.id, "")),
+    }, picture(found.id, "", { known: found.thumbnail !== null })),
     make("div", { class: "card-line" },
       found.score === undefined ? null : make("b", { class: "score" }, score(found.score)),
-      badge(found.space_role, spaceName(found.space))),
+      actions.compare ? badge(found.space_role, found.space && spaceName(found.space)) : null),
     make("p", { class: "id", title: found.id }, found.id),
     facts.map(([key, one]) => make("p", { class: "fact", title: `${key}: ${value(one)}` },
       make("span", { class: "muted" }, `${key} `), value(one))),
@@ -49,7 +51,7 @@ export function card(found, { actions, spaceName, rank = null }) {
 async function details(found, actions, spaceName) {
   const facts = make("dl", { class: "facts" });
   const add = (term, ...text) => facts.append(make("dt", {}, term), make("dd", {}, ...text));
-  const body = make("div", { class: "details" }, picture(found.id, found.id, 320), facts);
+  const body = make("div", { class: "details" }, picture(found.id, found.id, { size: 320, known: found.thumbnail !== null }), facts);
   if (found.score !== undefined) add("score", score(found.score));
   for (const [key, one] of Object.entries(found.payload ?? {})) add(key, value(one));
   if (found.uri) add("image", make("code", {}, found.uri));

@@ -11,7 +11,7 @@ const PAGE = 48; // stored items shown at a time
 
 let query = null;
 let running = null; // AbortController of the search under way
-let last = null; // id of the last stored item shown
+let next = null; // where the next page of stored items begins
 let gallery = { items: 0, spaces: {}, payload_keys: [], upgrade: null };
 let cards;
 
@@ -28,16 +28,16 @@ export function startSearch(view) {
   startFilters(run);
   for (const id of ["k", "threshold", "exact"]) $(id).addEventListener("change", () => query && run());
   $("browse").addEventListener("click", () => (query ? go("search", null) : run()));
-  $("more").addEventListener("click", () => browse({ after: last }));
+  $("more").addEventListener("click", () => browse({ after: next }));
 }
 
 /** What the gallery says of itself; the badges and the way to the comparison follow from it. */
 export function setGallery(now) {
-  const first = !gallery.items && now.items && !query;
   gallery = now;
   setKeys(now.payload_keys ?? []);
   $("to-compare").hidden = !(query && upgradeOpen());
-  return first;
+  notice($("query-notice"), now.image_search === false
+    ? "This server has no encoder: it cannot search by image, only by stored item." : null);
 }
 
 export const galleryNow = () => gallery;
@@ -121,11 +121,11 @@ function browse({ after }) {
     if (filter) params.set("filter", JSON.stringify(filter));
     const answer = await get(`/v1/items?${params}`, { signal });
     if (signal.aborted) return;
-    const found = Array.isArray(answer) ? answer : answer.items;
+    const found = answer.items;
     if (!after) $("grid").replaceChildren();
     draw(found, { add: Boolean(after) });
-    last = found.at(-1)?.id ?? last;
-    $("more").hidden = found.length < PAGE;
+    next = answer.next;
+    $("more").hidden = next === null;
     $("item-ids").replaceChildren(...[...$("grid").children].map((one) => make("option", { value: one.dataset.id })));
     $("results-note").textContent = filter ? `filtered, of ${items(gallery.items)}` : items(gallery.items);
     if (filter) announce(`${items(found.length)} shown`);

@@ -1,0 +1,95 @@
+// What the board shows below the headline: gate, worst flips, failures, the trail.
+
+import { $, make, onChange } from "./dom.js";
+import { picture } from "./grid.js";
+import { go } from "./query.js";
+import { count, moment, share, value } from "./words.js";
+
+const MARKS = { PASS: "✓", WARN: "!", FAIL: "✗" };
+const MEANING = {
+  PASS: "The gate passes: quality holds.",
+  WARN: "The gate is not sure: a value holds, but its interval reaches beyond the limit, or a group fails.",
+  FAIL: "The gate fails: look at the queries that lost, then roll back, or resume if you judge otherwise.",
+};
+
+export const verdict = (name) => make("span", { class: `verdict verdict-${name.toLowerCase()}` }, `${MARKS[name] ?? "?"} ${name}`);
+
+/** `gates`: past verdicts, the newest first. `asked`: the full answer, if this page has asked. */
+export const drawGate = onChange(({ gates, asked }) => {
+  if (!gates.length) {
+    $("gate").replaceChildren(make("p", { class: "muted" },
+      "Not asked yet. The gate asks the same queries of the old service and of today's, and compares."));
+    return;
+  }
+  const [latest, ...earlier] = gates;
+  const shown = asked?.verdict === latest.verdict;
+  $("gate").replaceChildren(
+    make("p", { class: "gate-words" }, verdict(latest.verdict), make("span", {}, MEANING[latest.verdict] ?? "")),
+    shown ? checks(asked) : make("p", {}, plain(latest.text)),
+    make("p", { class: "muted small" }, [`asked ${moment(latest.at)}`,
+      ...(shown ? [`${count(asked.n_queries)} queries`, asked.metric] : [])].join(" · ")),
+    earlier.length ? make("details", {}, make("summary", {}, "Earlier"),
+      make("ul", { class: "lines" }, earlier.map((one) => make("li", {},
+        make("time", { class: "muted" }, moment(one.at)), verdict(one.verdict),
+        make("span", { class: "muted small" }, plain(one.text)))))) : "");
+});
+
+const plain = (text) => (text ?? "").replace(/^gate: /, "");
+
+function checks(asked) {
+  const rows = asked.checks.map((check) => make("li", {}, verdict(check.verdict), make("div", {},
+    make("p", {}, make("b", {}, check.name), ` ${share(check.value)}, limit ${share(check.limit)}`),
+    check.low === null ? null : make("p", { class: "muted small" },
+      `95 % interval ${share(check.low)} to ${share(check.high)}`))));
+  return make("ul", { class: "checks" }, rows);
+}
+
+export const drawFlips = onChange((flips) => {
+  $("flips-card").hidden = !flips.length;
+  $("flips").replaceChildren(
+    make("p", { class: "muted" }, "They were right, or better, before. Each row: the query, its results before, and now."),
+    ...flips.map((flip) => make("div", { class: "flip-row", "data-query": flip.query_id },
+      make("button", {
+        type: "button", class: "flip-query", "aria-label": `Compare for ${flip.query_id}`,
+        onclick: () => go("compare", { id: flip.query_id }),
+      }, picture(flip.query_id, ""), make("span", { class: "id" }, flip.query_id), ranks(flip)),
+      strip("Before", "old", flip.before, flip.after), strip("Now", "new", flip.after, flip.before))));
+});
+
+function ranks(flip) {
+  if (flip.before_rank === null || flip.before_rank === undefined) return null;
+  const now = flip.after_rank === null || flip.after_rank === undefined ? "gone" : `rank ${flip.after_rank}`;
+  return make("span", { class: "muted small" }, `right at rank ${flip.before_rank}, now ${now}`);
+}
+
+function strip(words, tone, ids, others) {
+  return make("div", { class: "flip-strip" }, make("p", { class: `strip-title tone-${tone}` }, words),
+    make("ol", { class: "hits" }, ids.map((id) => {
+      const stays = others.includes(id);
+      return make("li", { class: stays ? "stays" : "changed", title: id },
+        picture(id, `${id}${stays ? "" : tone === "old" ? ", left" : ", entered"}`));
+    })));
+}
+
+export const drawFailures = onChange((failures) => {
+  $("failures-card").hidden = !failures.length;
+  $("failures").replaceChildren(
+    make("p", { class: "muted" }, "They keep their old vector. Repair the images, then run again."),
+    make("ul", { class: "lines" }, failures.map((one) => make("li", {},
+      make("b", { class: "id" }, one.id), make("span", {}, one.reason),
+      one.attempts ? make("span", { class: "muted small" }, `${one.attempts} ${one.attempts === 1 ? "try" : "tries"}`) : null))));
+});
+
+export const drawAudit = onChange((entries) => {
+  $("audit-card").hidden = !entries.length;
+  $("audit").replaceChildren(make("ul", { class: "lines trail" }, entries.map((entry) => make("li", {},
+    make("time", { class: "muted", datetime: new Date(1000 * entry.when).toISOString() }, moment(entry.when)),
+    make("b", {}, entry.what),
+    make("span", { class: "muted" }, entry.who),
+    make("span", { class: "trail-details" }, detailsOf(entry.details))))));
+});
+
+function detailsOf(details) {
+  return Object.entries(details ?? {}).filter(([, one]) => one !== null && one !== "")
+    .map(([key, one]) => `${key} ${value(typeof one === "number" ? Number(one.toPrecision(4)) : one)}`).join(", ");
+}
