@@ -182,17 +182,20 @@ def test_every_loss_of_the_table(name: str) -> None:
     loss.prepare(num_classes=CLASSES, dim=DIM)
     vectors = torch.randn(BATCH, DIM, requires_grad=True)
     labels = torch.tensor([0, 1, 2, 3, 4, 0])
+    torch.manual_seed(1)  # some draw their negatives
     total = value(loss, vectors, labels)
     total.backward()  # type: ignore[no-untyped-call]
     assert vectors.grad is not None
     assert torch.isfinite(vectors.grad).all()
-    order = torch.randperm(BATCH)
-    torch.testing.assert_close(
-        value(loss, vectors[order], labels[order]), total, rtol=1e-5, atol=1e-5
-    )
+    if name not in ("margin", "triplet"):  # other order, other draws
+        order = torch.randperm(BATCH)
+        torch.testing.assert_close(
+            value(loss, vectors[order], labels[order]), total, rtol=1e-5, atol=1e-5
+        )
     copy = build(LOSSES, section, what="loss")
     copy.prepare(num_classes=CLASSES, dim=DIM)
     copy.load_state_dict(loss.state_dict())
+    torch.manual_seed(1)
     torch.testing.assert_close(value(copy, vectors, labels), total)
 
 

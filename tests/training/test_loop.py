@@ -190,3 +190,15 @@ def test_seeds_of_steps_differ() -> None:
     seeds = {step_seed(seed, step) for seed in range(3) for step in range(100)}
     assert len(seeds) == 300
     assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+def test_proxies_learn_at_their_own_rate() -> None:
+    from midspan.losses.proxy_anchor import ProxyAnchor
+
+    loss = ProxyAnchor(rows_lr=50.0)
+    loss.prepare(num_classes=3, dim=4)
+    modules = torch.nn.ModuleDict({"encoder": torch.nn.Linear(2, 4), "loss": loss})
+    groups = make_optimiser(modules, TrainSettings()).param_groups
+    factors = {id(p): group["factor"] for group in groups for p in group["params"]}
+    assert factors[id(loss.rows)] == 50.0
+    assert sorted(factors.values()) == [1.0, 1.0, 50.0]

@@ -8,6 +8,11 @@ LOSSES = {
     "normalised-softmax": "midspan.losses.normalised_softmax:NormalisedSoftmax",
     "cosface": "midspan.losses.cosface:CosFace",
     "arcface": "midspan.losses.arcface:ArcFace",
+    "margin": "midspan.losses.margin:Margin",
+    "triplet": "midspan.losses.triplet:Triplet",
+    "proxy-nca": "midspan.losses.proxy_nca:ProxyNCA",
+    "proxy-anchor": "midspan.losses.proxy_anchor:ProxyAnchor",
+    "supcon": "midspan.losses.supcon:SupCon",
     "metric-learning": "midspan.losses.metric_learning:MetricLearning",
 }
 

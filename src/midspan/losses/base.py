@@ -22,6 +22,7 @@ class RecognitionLoss(nn.Module):
     has_classifier: ClassVar[bool] = True  # False: pairs only, logits are None
     normalised: ClassVar[bool] = True  # cosines of unit rows, or plain dot products
     scale: float = 1.0
+    rows_lr: float = 1.0  # learning rate of the class rows, as a multiple of the encoder's
 
     def __init__(self) -> None:
         super().__init__()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -83,7 +84,7 @@ def fit(
                 torch.manual_seed(step_seed(seed, global_step))  # augmentation, dropout
                 rate = learning_rate(settings, step=global_step, steps_per_epoch=steps)
                 for group in optimiser.param_groups:
-                    group["lr"] = rate
+                    group["lr"] = rate * group["factor"]
 
                 rows = batches[step]
                 images = task.load(rows).to(device, non_blocking=True)
@@ -148,15 +149,21 @@ def fit(
 
 def make_optimiser(modules: nn.Module, settings: TrainSettings) -> Optimizer:
     """Weight decay for matrices and kernels only: norms and biases have nothing to forget."""
-    parameters = [p for p in modules.parameters() if p.requires_grad]
-    groups = [
-        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": settings.weight_decay},
-        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
-    ]
-    groups = [group for group in groups if group["params"]]
+    groups: dict[tuple[float, float], dict[str, Any]] = {}
+    factors = {
+        id(module.rows): module.rows_lr
+        for module in modules.modules()
+        if isinstance(module, RecognitionLoss)
+    }
+    for parameter in modules.parameters():
+        if parameter.requires_grad:
+            decay = settings.weight_decay if parameter.ndim > 1 else 0.0
+            key = (decay, factors.get(id(parameter), 1.0))
+            group = groups.setdefault(key, {"params": [], "weight_decay": decay, "factor": key[1]})
+            group["params"].append(parameter)
     if settings.optimiser == "sgd":
-        return SGD(groups, lr=settings.lr, momentum=settings.momentum)
-    return AdamW(groups, lr=settings.lr)
+        return SGD(list(groups.values()), lr=settings.lr, momentum=settings.momentum)
+    return AdamW(list(groups.values()), lr=settings.lr)
 
 
 def make_sampler(settings: TrainSettings) -> Sampler:
