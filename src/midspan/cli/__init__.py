@@ -8,7 +8,7 @@ import sys
 
 import typer
 
-from midspan.cli import bridge, demo, doctor, embed, evaluate, gallery, gate, train, upgrade
+from midspan.cli import bench, bridge, demo, doctor, embed, evaluate, gallery, gate, train, upgrade
 from midspan.errors import Interrupted, MidspanError
 
 app = typer.Typer(
@@ -31,6 +31,7 @@ app.command("export", rich_help_panel=LEARN)(embed.export)
 app.add_typer(bridge.app, name="bridge", rich_help_panel=BRIDGE)
 app.command("eval", rich_help_panel=MEASURE)(evaluate.evaluate)
 app.command("compare", rich_help_panel=MEASURE)(evaluate.compare)
+app.command("bench", rich_help_panel=MEASURE)(bench.bench)
 app.command("gate", rich_help_panel=MEASURE)(gate.gate)
 app.add_typer(gallery.app, name="gallery", rich_help_panel=SERVE)
 app.add_typer(upgrade.app, name="upgrade", rich_help_panel=SERVE)

@@ -192,6 +192,8 @@ def _scores(
     if test is None:
         return {"scores": {}, "note": "no test split: nothing was evaluated"}
     wanted = config.evaluate
+    if not wanted.metrics:
+        return {"scores": {}, "note": "[evaluate] metrics = []: nothing was evaluated"}
     new = encoder.embed(test, progress=show_progress)
 
     def score(query: Embeddings, gallery: Embeddings | None) -> dict[str, float]:

@@ -129,7 +129,7 @@ class RunConfig:
         """
         raw = _with_paths(read_toml(path), Path(path).resolve().parent)
         for change in changes:
-            _apply(raw, change)
+            apply_change(raw, change)
         return cls.from_dict(raw, default_name=Path(path).stem)
 
     @classmethod
@@ -168,7 +168,8 @@ def _own_settings(*, name: str = "", seed: int = 0) -> None:
     """The settings of a run file that stand outside of any section."""
 
 
-def _apply(raw: dict[str, Any], change: str) -> None:
+def apply_change(raw: dict[str, Any], change: str) -> None:
+    """Set one "section.key=value", the value in TOML's own notation."""
     place, separator, value = change.partition("=")
     section, _, key = place.strip().rpartition(".")
     if not separator or not key:

@@ -1,0 +1,155 @@
+"""What a benchmark measures of a trained encoder, kept as bench.json in its run folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from midspan.encoders import load_encoder
+from midspan.errors import DataError
+from midspan.evaluation import backfill_curve, compatibility_matrix, evaluate
+from midspan.spaces import Embeddings, Space
+from midspan.training.folders import write_whole
+from midspan.training.inputs import Items, read_inputs
+from midspan.training.old import OldModel
+from midspan.training.settings import OldSettings, RunConfig
+
+MEASURED, HITS = "bench.json", "hits.npy"
+HIT = "recall@1"  # flips are first hits lost and won
+FRACTIONS = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the backfill, as AdvBCT's evaluator
+
+
+@dataclass(frozen=True)
+class How:
+    """By which measure; a run that was measured otherwise is measured again, not trained again."""
+
+    metric: str
+    exclude_column: str | None
+    kind: str  # "old", "new" or "chain"
+
+    def matches(self, folder: Path) -> bool:
+        path = folder / MEASURED
+        if not path.exists():
+            return False
+        return bool(json.loads(path.read_text(encoding="utf-8")).get("how") == asdict(self))
+
+
+def measure(folder: Path, config: RunConfig, how: How, *, chain: Sequence[Path] = ()) -> None:
+    """Embed the test items, score them, and write what was found."""
+    test = read_inputs(config).test
+    if test is None:
+        raise DataError(
+            "these images have no test split, so nothing can be measured; add a split, or judge "
+            "by classes cut from the training classes with --validation"
+        )
+    if how.exclude_column is not None and how.exclude_column not in test.columns:
+        exclude = None
+    else:
+        exclude = how.exclude_column
+    found: dict[str, Any]
+    if how.kind == "old":
+        found = _old(folder, test, how.metric, exclude)
+    elif how.kind == "chain":
+        found = _chain(chain, test, how.metric, exclude)
+    else:
+        assert config.old is not None
+        assert config.old.run is not None
+        found = _new(folder, Path(config.old.run), test, how.metric, exclude)
+    document = {"how": asdict(how), "test_items": len(test), **found}
+    write_whole(folder / MEASURED, json.dumps(document, indent=1) + "\n")
+
+
+def _old(folder: Path, test: Items, metric: str, exclude: str | None) -> dict[str, Any]:
+    """Self, its first hits for the flips of the others, and what random queries would find."""
+    stored = _stored(folder, test)
+    own = evaluate(stored, metrics=_both(metric), exclude_column=exclude)
+    np.save(folder / HITS, own.per_query[HIT])
+    noise = np.random.default_rng(0).normal(size=stored.vectors.shape).astype(np.float32)
+    random = Embeddings(stored.ids, noise, Space("random", stored.space.dim), stored.columns)
+    drawn = evaluate(random, stored, metrics=[metric], exclude_column=exclude, direct=True)
+    return {"self": own.mean(metric), "random_cross": drawn.mean(metric)}
+
+
+def _new(
+    folder: Path, old_folder: Path, test: Items, metric: str, exclude: str | None
+) -> dict[str, Any]:
+    """Self, cross in each direction that there is, flips and the backfill curve of the best."""
+    new = load_encoder(folder).embed(test, progress=False)
+    old = _stored(old_folder, test)
+    before = np.load(old_folder / HITS)
+    order = np.random.default_rng(0).permutation(len(new))
+    found: dict[str, dict[str, Any]] = {}
+    for direction, (query, gallery) in _sides(folder, old, new).items():
+        if direction == "backward":  # a mixed gallery would have to hold both spaces
+            result = evaluate(
+                query, gallery, metrics=_both(metric), exclude_column=exclude, direct=True
+            )
+            found[direction] = {"cross": result.mean(metric), **_flips(before, result.per_query)}
+            continue
+        # The ends of the curve are cross and self: nothing is searched twice.
+        curve = backfill_curve(
+            query=query,
+            gallery_old=gallery,
+            gallery_new=new,
+            order=order,
+            metric=metric,
+            fractions=FRACTIONS,
+            before=before,
+            exclude_column=exclude,
+            direct=True,
+        )
+        found[direction] = {
+            "cross": float(curve.values[0]),
+            "self": float(curve.values[-1]),
+            "negative_flips": float(curve.negative_flips[0]),
+            "positive_flips": float(curve.positive_flips[0]),
+            "curve": [float(value) for value in curve.values],
+            "area": curve.area_trapezoid,
+        }
+    own = next((one["self"] for one in found.values() if "self" in one), None)
+    if own is None:
+        own = evaluate(new, metrics=[metric], exclude_column=exclude).mean(metric)
+    return {"self": own, "directions": found}
+
+
+def _chain(
+    folders: Sequence[Path], test: Items, metric: str, exclude: str | None
+) -> dict[str, Any]:
+    if not folders:  # an encoder in the middle: the last one measures for all
+        return {}
+    vectors = [load_encoder(folder).embed(test, progress=False) for folder in folders]
+    matrix = compatibility_matrix(vectors, metric=metric, exclude_column=exclude)
+    below = [[float(value) for value in row[: at + 1]] for at, row in enumerate(matrix)]
+    return {"matrix": below}
+
+
+def _sides(
+    folder: Path, old: Embeddings, new: Embeddings
+) -> dict[str, tuple[Embeddings, Embeddings]]:
+    """direction → (queries, old gallery as it is searched); dims decide which there are."""
+    sides = {}
+    if old.space.dim == new.space.dim:
+        sides["direct"] = (new, old)
+    return sides
+
+
+def _stored(folder: Path, test: Items) -> Embeddings:
+    return OldModel.load(OldSettings(run=str(folder))).embed(test, show_progress=False)
+
+
+def _both(metric: str) -> list[str]:
+    return list(dict.fromkeys([metric, HIT]))
+
+
+def _flips(before: Any, per_query: Mapping[str, Any]) -> dict[str, float]:
+    after = per_query[HIT]
+    counted = np.isfinite(after)
+    return {
+        "negative_flips": float(((before == 1) & (after == 0))[counted].mean()),
+        "positive_flips": float(((before == 0) & (after == 1))[counted].mean()),
+    }

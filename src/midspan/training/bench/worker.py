@@ -1,0 +1,63 @@
+"""A process that trains and measures runs one after another: JSON lines in, JSON lines out.
+
+    python -m midspan.training.bench.worker
+
+A process of its own for each, since the number of threads is fixed when torch starts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from midspan.errors import Interrupted, MidspanError
+from midspan.training.bench.measure import How, measure
+from midspan.training.run import train
+from midspan.training.settings import RunConfig
+
+
+def work(task: dict[str, Any]) -> dict[str, Any]:
+    """Train (if that is not done) and measure (if that is not done); says how it went."""
+    folder = Path(task["folder"])
+    how = How(**task["how"])
+    try:
+        config = RunConfig.from_dict(task["config"])
+        train(config, out=folder, progress=False)
+        if not how.matches(folder):
+            measure(folder, config, how, chain=[Path(path) for path in task["chain"]])
+    except (Interrupted, KeyboardInterrupt):
+        return {"state": "stopped"}
+    except MidspanError as error:
+        return {"state": "failed", "reason": f"{type(error).__name__}: {error}"}
+    except Exception as error:  # one broken run must not take the others with it
+        import traceback
+
+        traceback.print_exc()
+        return {"state": "failed", "reason": f"{type(error).__name__}: {error}"}
+    return {"state": "done"}
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # inside of train it means: save and stop
+    threading.Thread(target=_leave_with, args=(os.getppid(),), daemon=True).start()
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    sys.stdout = sys.stderr  # whatever a library prints must not be read as an answer
+    for line in sys.stdin:
+        print(json.dumps(work(json.loads(line))), file=answers, flush=True)
+
+
+def _leave_with(parent: int) -> None:
+    """Without its parent nobody hears the answers, and another benchmark may want the folder."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main()
