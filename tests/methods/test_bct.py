@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
@@ -192,6 +194,89 @@ def test_other_label_ids_change_nothing() -> None:
         Batch(vectors=some.vectors, logits=None, labels=turn[some.labels], rows=some.rows, old=None)
     )["influence"]
     torch.testing.assert_close(before, after)
+
+
+def test_other_ids_of_the_old_classes_change_nothing() -> None:
+    known, turn = classifier(), torch.tensor([1, 2, 0])
+    some = batch([0, 1, 2, 3, 4], artifacts(known))
+    label_map = torch.where(MAP >= 0, turn[MAP.clamp_min(0)], MAP)
+    turned = OldClassifier(known.rows[turn.argsort()], bias=None, scale=10.0, normalised=True)
+    for kind in ("old", "synthesised", "centres", "distilled"):
+        before = prepared(BCT(classifier=kind), artifacts(known))(some)["influence"]
+        after = prepared(BCT(classifier=kind), artifacts(turned, label_map))(some)["influence"]
+        torch.testing.assert_close(before, after)
+
+
+@pytest.mark.parametrize("kind", ["old", "synthesised", "centres", "distilled"])
+@pytest.mark.parametrize("rows", [[0], [1], [0, 1, 2, 3, 4, 6]])
+def test_gradients_against_finite_differences(kind: str, rows: list[int]) -> None:
+    old = artifacts(classifier())
+    method = prepared(BCT(classifier=kind, temperature=1.5), old).double()  # type: ignore[arg-type]
+    some = batch(rows, old)
+    assert some.old is not None
+    exact = replace(some, old=some.old.double())
+    start = some.vectors.detach().double().requires_grad_()
+    assert torch.autograd.gradcheck(
+        lambda z: method(replace(exact, vectors=z))["influence"], (start,), atol=1e-6
+    )
+
+
+def test_a_raw_classifier_keeps_its_bias_and_lengths() -> None:
+    known = classifier(normalised=False)
+    old = artifacts(known)
+    some = batch([0, 2, 4], old)
+    fast = prepared(BCT(classifier="old"), old)(some)["influence"]
+    assert known.bias is not None
+    losses = []
+    for vector, target in zip(some.vectors, (2, 0, 1), strict=True):
+        logits = torch.stack(
+            [
+                torch.dot(vector, row) + bias
+                for row, bias in zip(known.rows, known.bias, strict=True)
+            ]
+        )
+        losses.append(logits.logsumexp(0) - logits[target])
+    torch.testing.assert_close(fast, torch.stack(losses).mean())
+
+
+def test_old_classes_that_are_gone_still_compete() -> None:
+    """The old classifier knew a class that the new training set has no image of."""
+    known = classifier()
+    gone = torch.tensor([0, -1, 1, -1, -1])  # nothing maps to old class 2
+    old = artifacts(known, gone)
+    some = batch([0, 2], old)
+    fast = prepared(BCT(classifier="old"), old)(some)["influence"]
+    losses = [slow_cross_entropy(some.vectors[i], list(known.rows), i, 10.0) for i in (0, 1)]
+    torch.testing.assert_close(fast, torch.stack(losses).mean())
+
+
+def test_distilling_wants_no_shared_class_and_is_least_at_the_old_vectors() -> None:
+    old = artifacts(classifier(), torch.full((CLASSES,), -1))
+    method = prepared(BCT(classifier="distilled"), old)
+    some = batch([0, 1, 2, 3], old)
+    assert some.old is not None
+    at_old = method(replace(some, vectors=some.old.clone().requires_grad_()))
+    assert at_old["influence"] < method(some)["influence"]
+    vectors = some.old.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(method(replace(some, vectors=vectors))["influence"], vectors)
+    assert gradient.abs().max() < 1e-5
+
+
+def test_names_without_a_classifier_are_as_good_as_vectors_alone() -> None:
+    """An old run with a pair loss knows class names, but has no rows for them."""
+    some = batch([0, 1, 4], artifacts(None))
+    named = prepared(BCT(scale=7.0), artifacts(None, MAP))(some)["influence"]
+    alone = prepared(BCT(scale=7.0), artifacts(None, torch.full((CLASSES,), -1)))(some)
+    torch.testing.assert_close(named, alone["influence"])
+
+
+def test_classes_without_images_get_no_row() -> None:
+    labels = torch.tensor([0, 0, 3])
+    vectors = torch.randn(3, DIM, generator=torch.Generator().manual_seed(0))
+    old = OldArtifacts.measure(space=SPACE, vectors=vectors, labels=labels, num_classes=CLASSES)
+    method = prepared(BCT(), old)
+    assert method.rows.shape == (2, DIM)
+    assert method.target_of.tolist() == [0, -1, -1, 1, -1]
 
 
 def test_nothing_of_the_old_side_can_learn() -> None:

@@ -119,7 +119,7 @@ class HotRefresh(Method):
         for cosines in negatives:
             real = cosines.isfinite()
             distances = (2.0 - 2.0 * cosines.masked_fill(~real, 0.0)).clamp_min(1e-12).sqrt()
-            losses = (positive.unsqueeze(1) - distances + self.margin).clamp_min(0)
+            losses = (positive.unsqueeze(1) - distances + self.margin).relu()
             total = total + (losses * real).sum() / real.sum().clamp_min(1)
         return total
 

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from midspan.errors import ConfigError
 from midspan.methods.base import Batch, Method
 from midspan.methods.old import OldArtifacts
-from midspan.methods.transformation import make_maps
+from midspan.methods.transformation import Maps
 
 
 class L2(Method):
@@ -37,29 +37,29 @@ class L2(Method):
             raise ConfigError(f"l2 wants dead_zone >= 0, got {dead_zone}; unit vectors are 0 to 2")
         self.weight = weight
         self.dead_zone = dead_zone
-        self.learnt = nn.ModuleDict()
+        self.learnt: Maps | None = None
 
     def prepare(self, *, old: OldArtifacts | None, num_classes: int, dim: int) -> None:
         if old is None:
             raise ConfigError("l2 needs the old encoder: name its run or its vectors in [old]")
         if old.space.dim != dim:
-            self.learnt = make_maps(old, dim=dim, depth=0)
+            self.learnt = Maps(old, dim=dim, depth=0)
             self.directions = ("backward", "forward")
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         assert batch.old is not None
         new, old = batch.vectors, batch.old.detach()
-        if self.learnt:
+        if self.learnt is not None:
             value = 0.5 * (
-                self._distance(self.learnt["backward"](new), old)
-                + self._distance(new, self.learnt["forward"](old))
+                self._distance(self.learnt.to_old(new), old)
+                + self._distance(new, self.learnt.to_new(old))
             )
         else:
             value = self._distance(new, old)
         return {"l2": self.weight * value}
 
     def maps(self) -> Mapping[str, nn.Module]:
-        return dict(self.learnt.items())
+        return {} if self.learnt is None else self.learnt.by_direction()
 
     def _distance(self, one: Tensor, other: Tensor) -> Tensor:
         difference = F.normalize(one) - F.normalize(other)  # (B, D)

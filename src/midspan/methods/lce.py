@@ -13,9 +13,9 @@ from torch.nn import functional as F
 from midspan.errors import ConfigError
 from midspan.methods.base import Batch, Method
 from midspan.methods.old import OldArtifacts
-from midspan.methods.transformation import make_maps
+from midspan.methods.transformation import Maps
 
-ROUNDING = 1e-6  # rad; what float32 may add to an angle when a vector is normalised again
+ROUNDING = 1e-6  # what float32 may add to an angle or cosine when a vector is normalised again
 
 
 class LCE(Method):
@@ -68,7 +68,7 @@ class LCE(Method):
         self.slack = slack
         self.transformation = transformation
         self.depth = depth
-        self.learnt = nn.ModuleDict()
+        self.learnt: Maps | None = None
         if transformation == "rbt":
             self.directions = ("backward", "forward")
 
@@ -76,7 +76,7 @@ class LCE(Method):
         if old is None:
             raise ConfigError("lce needs the old encoder: name its run or its vectors in [old]")
         if self.transformation == "rbt":
-            self.learnt = make_maps(old, dim=dim, depth=self.depth)
+            self.learnt = Maps(old, dim=dim, depth=self.depth)
         elif old.space.dim != dim:
             raise ConfigError(
                 f"lce without a transformation compares vectors as they are, so the new dim must "
@@ -103,28 +103,28 @@ class LCE(Method):
         }
 
     def maps(self) -> Mapping[str, nn.Module]:
-        return dict(self.learnt.items())
+        return {} if self.learnt is None else self.learnt.by_direction()
 
     def _align(self, class_rows: Tensor) -> Tensor:
-        if self.learnt:
-            backward, forward = self.learnt["backward"], self.learnt["forward"]
+        if self.learnt is not None:
+            to_old, to_new = self.learnt.to_old, self.learnt.to_new
             losses = 1.0 - 0.5 * (
-                F.cosine_similarity(backward(class_rows), self.centres)
-                + F.cosine_similarity(class_rows, forward(self.centres))
+                F.cosine_similarity(to_old(class_rows), self.centres)
+                + F.cosine_similarity(class_rows, to_new(self.centres))
             )
         else:
             losses = 1.0 - F.cosine_similarity(class_rows, self.centres)  # (C,)
         return _mean_where(losses, self.has_centre)
 
     def _boundary(self, vectors: Tensor, labels: Tensor) -> Tensor:
-        if self.learnt:
-            vectors = self.learnt["backward"](vectors)
+        if self.learnt is not None:
+            vectors = self.learnt.to_old(vectors)
         units, centres, limits = F.normalize(vectors), self.centres[labels], self.limits[labels]
         if self.boundary_form == "cosine":
-            beyond = limits.cos() - (units * centres).sum(1)
+            beyond = limits.cos() - ROUNDING - (units * centres).sum(1)
         else:
             beyond = angle(units, centres) - limits
-        return _mean_where(beyond.clamp_min(0), self.has_centre[labels])
+        return _mean_where(beyond.relu(), self.has_centre[labels])
 
 
 def angle(one: Tensor, other: Tensor) -> Tensor:

@@ -58,31 +58,32 @@ class Transformation(nn.Module):
         return z
 
 
-def make_maps(
-    old: OldArtifacts, *, dim: int, depth: int, paths: int = 4, hidden: int = 16
-) -> nn.ModuleDict:
-    """Both maps, "backward" (new → old) and "forward" (old → new).
+class Maps(nn.Module):
+    """Both directions between the new and the old space.
 
     They start as the two directions of one (half-)orthogonal matrix, the identity for equal dims.
     """
-    if depth < 0 or paths < 1 or hidden < 1:
-        raise ConfigError(
-            f"a transformation wants depth >= 0, paths >= 1 and hidden >= 1, got depth {depth}, "
-            f"paths {paths}, hidden {hidden}; depth = 0 is a linear map"
-        )
-    if old.space.metric != "cosine":
-        raise ConfigError(
-            f"maps are learnt between directions, but the old space {old.space} also counts "
-            "lengths; store its vectors with metric 'cosine', or fit a bridge after training"
-        )
-    if old.space.dim == dim:
-        start = torch.eye(dim)
-    else:
-        start = nn.init.orthogonal_(torch.empty(dim, old.space.dim))
-    shape = {"depth": depth, "paths": paths, "hidden": hidden}
-    return nn.ModuleDict(
-        {"backward": Transformation(start, **shape), "forward": Transformation(start.T, **shape)}
-    )
+
+    def __init__(
+        self, old: OldArtifacts, *, dim: int, depth: int, paths: int = 4, hidden: int = 16
+    ) -> None:
+        super().__init__()
+        if depth < 0:
+            raise ConfigError(f"a transformation wants depth >= 0 (0: linear only), got {depth}")
+        if old.space.metric != "cosine":
+            raise ConfigError(
+                f"maps are learnt between directions, but the old space {old.space} also counts "
+                "lengths; store its vectors with metric 'cosine', or fit a bridge after training"
+            )
+        if old.space.dim == dim:
+            start = torch.eye(dim)
+        else:
+            start = nn.init.orthogonal_(torch.empty(dim, old.space.dim))
+        self.to_old = Transformation(start, depth=depth, paths=paths, hidden=hidden)
+        self.to_new = Transformation(start.T, depth=depth, paths=paths, hidden=hidden)
+
+    def by_direction(self) -> dict[str, nn.Module]:
+        return {"backward": self.to_old, "forward": self.to_new}
 
 
 def _drawn(depth: int, paths: int, inputs: int, outputs: int) -> nn.Parameter:
