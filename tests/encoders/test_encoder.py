@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,9 +11,9 @@ from torch import nn
 
 from midspan.data import ImageSet
 from midspan.data.decode import Pixels
-from midspan.encoders import Encoder, build_encoder
+from midspan.encoders import Encoder, build_encoder, load_encoder
 from midspan.encoders.heads import Linear
-from midspan.errors import EncoderError
+from midspan.errors import ConfigError, EncoderError
 from midspan.spaces import Embeddings
 
 # ---- the space -----------------------------------------------------------------------------------
@@ -292,3 +293,42 @@ def test_other_mistakes(encoder: Encoder, images: Pixels) -> None:
     assert isinstance(vectors, Embeddings)
     with pytest.raises(EncoderError, match="embeds images, but got vectors in 'tiny'"):
         encoder.embed(vectors, progress=False)
+
+
+def test_sub_embeddings_weigh_the_same_and_come_with_confidence(tmp_path: Path) -> None:
+    made = build_encoder(
+        backbone="small-resnet",
+        dim=12,
+        size=16,
+        channels=1,
+        seed=0,
+        sub_embeddings=3,
+        confident=True,
+    )
+    images = torch.randn(5, 1, 16, 16)
+    made.eval()
+    encoded = made.encode(images)
+    slices = encoded.vectors.view(5, 3, 4)
+    torch.testing.assert_close(slices.norm(dim=2), torch.ones(5, 3))
+    torch.testing.assert_close(encoded.vectors, made(images))
+    assert encoded.confidence is not None
+    torch.testing.assert_close(encoded.confidence, torch.full((5, 3), 64.0))  # where it starts
+    assert made.confidence is not None
+    with torch.no_grad():
+        made.confidence.bias.fill_(1e6)  # what runs away is stopped
+        assert torch.isfinite(made.encode(images).confidence).all()  # type: ignore[arg-type]
+    again = load_encoder(made.save(tmp_path / "e"))
+    assert isinstance(again, Encoder)
+    assert again.space.fingerprint == made.space.fingerprint
+    torch.testing.assert_close(again.encode(images).vectors, encoded.vectors)
+
+
+def test_plain_encoders_have_no_confidence() -> None:
+    made = build_encoder(backbone="small-resnet", dim=12, size=16, channels=1, seed=0)
+    assert made.encode(torch.randn(2, 1, 16, 16)).confidence is None
+    assert made.architecture()["head"] == {"name": "linear"}
+
+
+def test_dims_that_cannot_be_cut_are_refused() -> None:
+    with pytest.raises(ConfigError, match="10 dims cannot be cut into 3 equal sub-embeddings"):
+        build_encoder(backbone="small-resnet", dim=10, size=16, channels=1, sub_embeddings=3)

@@ -16,7 +16,7 @@ from midspan.encoders.backbones.base import Backbone
 from midspan.encoders.encoder import Encoder
 from midspan.encoders.heads import HEADS, Head
 from midspan.encoders.preprocessing import Preprocessing
-from midspan.errors import ConfigError
+from midspan.errors import ConfigError, EncoderError
 
 DIM = 128  # own default: the dim of our small benchmarks
 
@@ -31,6 +31,8 @@ def build_encoder(
     name: str | None = None,
     seed: int | None = None,
     normalise: bool = True,
+    sub_embeddings: int = 1,
+    confident: bool = False,
     preprocessing: Preprocessing | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> Encoder:
@@ -40,7 +42,7 @@ def build_encoder(
     dim: 128, or the backbone's features for the head "none". size, channels: of the input images,
     by default the backbone's own; preprocessing: all of it by hand. name: by default the
     backbone's, without the folder it was loaded from. seed: for the random weights;
-    without one they come from torch's global generator.
+    without one they come from torch's global generator. sub_embeddings, confident: see Encoder.
     """
     section = {**parse_backbone(backbone), **(settings or {})}
     if channels is not None:
@@ -54,14 +56,19 @@ def build_encoder(
         if dim is None:
             dim = network.features if head == "none" else DIM
         top: Head = look_up(HEADS, head, what="head")(features=network.features, dim=dim)
-    encoder = Encoder(
-        name=name or _plain_name(backbone),
-        backbone=network,
-        head=top,
-        preprocessing=own,
-        dim=dim,
-        normalise=normalise,
-    )
+    try:
+        encoder = Encoder(
+            name=name or _plain_name(backbone),
+            backbone=network,
+            head=top,
+            preprocessing=own,
+            dim=dim,
+            normalise=normalise,
+            sub_embeddings=sub_embeddings,
+            confident=confident,
+        )
+    except EncoderError as error:
+        raise ConfigError(str(error)) from error
     check_forward(encoder)
     return encoder
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from midspan.encoders.backbones.base import Backbone
 from midspan.encoders.embedding import (
@@ -22,14 +25,29 @@ from midspan.encoders.embedding import (
     image_source,
     vector_source,
 )
-from midspan.encoders.heads import Head
+from midspan.encoders.heads import Head, average
 from midspan.encoders.preprocessing import Preprocessing
 from midspan.errors import EncoderError
 from midspan.spaces import Embeddings, FloatArray, Space, fingerprint
 
+CONFIDENCE_RANGE = (-4.0, 6.0)  # of the logarithm
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """What an encoder says of a batch."""
+
+    vectors: Tensor  # (B, D), not normalised as a whole
+    confidence: Tensor | None  # (B, K) > 0, one for each sub-embedding
+
 
 class Encoder(nn.Module):
     """Image (or feature vector) → vector in its space.
+
+    With `sub_embeddings` K > 1 the vector is K slices of D/K dims, each of length 1, so that all
+    weigh the same. `confident`: a second linear branch gives K confidences, exp of its output
+    (URL, CVPR 2020; the output is kept in [−4, 6] so that exp cannot run away, and starts at ln 64,
+    the scale of CosFace).
 
     Everything is float32: a lower precision is slower on most CPUs (see midspan.encoders.layout)
     and makes a vector depend on the batch it came in.
@@ -44,8 +62,15 @@ class Encoder(nn.Module):
         preprocessing: Preprocessing | None,
         dim: int,
         normalise: bool = True,
+        sub_embeddings: int = 1,
+        confident: bool = False,
     ) -> None:
         super().__init__()
+        if sub_embeddings < 1 or dim % sub_embeddings:
+            raise EncoderError(
+                f"encoder {name!r}: {dim} dims cannot be cut into {sub_embeddings} equal "
+                "sub-embeddings; choose a divisor of dim"
+            )
         if (head.features, head.dim) != (backbone.features, dim):
             raise EncoderError(
                 f"encoder {name!r}: the head maps {head.features} features to {head.dim} dims, "
@@ -56,6 +81,12 @@ class Encoder(nn.Module):
         self.head = head
         self.dim = dim
         self.normalise = normalise
+        self.sub_embeddings = sub_embeddings
+        self.confidence: nn.Linear | None = None
+        if confident:
+            self.confidence = nn.Linear(backbone.features, sub_embeddings)
+            nn.init.zeros_(self.confidence.weight)
+            nn.init.constant_(self.confidence.bias, math.log(64.0))
         self.compatible_with: tuple[str, ...] = ()  # fingerprints; set by training
         self._preprocessing = preprocessing
         self._inputs = preprocessing.channels if preprocessing else backbone.config()["inputs"]
@@ -66,6 +97,18 @@ class Encoder(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, H, W) or (B, F) → (B, D), not normalised: losses do that themselves."""
+        return self._sliced(self.head(self._features(x)))
+
+    def encode(self, x: Tensor) -> Encoded:
+        """As forward, with the confidences, if it has them."""
+        features = self._features(x)
+        vectors = self._sliced(self.head(features))
+        if self.confidence is None:
+            return Encoded(vectors, None)
+        raw: Tensor = self.confidence(average(features))
+        return Encoded(vectors, raw.clamp(*CONFIDENCE_RANGE).exp())
+
+    def _features(self, x: Tensor) -> Tensor:
         if x.ndim != (4 if self.takes_images else 2) or x.shape[1] != self._inputs:
             wanted = f"(B, {self._inputs}, H, W)" if self.takes_images else f"(B, {self._inputs})"
             raise EncoderError(
@@ -76,8 +119,14 @@ class Encoder(nn.Module):
             x = x.contiguous(memory_format=torch.channels_last)
         elif x.ndim == 4:
             x = x.contiguous()
-        z: Tensor = self.head(self.backbone(x))
-        return z
+        features: Tensor = self.backbone(x)
+        return features
+
+    def _sliced(self, z: Tensor) -> Tensor:
+        if self.sub_embeddings == 1:
+            return z
+        slices = z.view(len(z), self.sub_embeddings, -1)  # (B, K, D/K)
+        return F.normalize(slices, dim=2).flatten(1)
 
     # ---- what it is ------------------------------------------------------------------------------
 
@@ -114,11 +163,20 @@ class Encoder(nn.Module):
         """All but the weights and the names: what config.json holds and the fingerprint covers."""
         return {
             "backbone": self.backbone.config(),
-            "head": {"name": self.head.name},
+            "head": self._head_config(),
             "dim": self.dim,
             "normalise": self.normalise,
             "preprocessing": self._preprocessing.to_dict() if self._preprocessing else None,
         }
+
+    def _head_config(self) -> dict[str, Any]:
+        config: dict[str, Any] = {"name": self.head.name}
+        if (
+            self.sub_embeddings > 1 or self.confidence is not None
+        ):  # plain encoders keep their print
+            config["sub_embeddings"] = self.sub_embeddings
+            config["confident"] = self.confidence is not None
+        return config
 
     def fingerprint(self) -> str:
         """Digest of weights and architecture, not of the name.

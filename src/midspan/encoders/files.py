@@ -166,8 +166,10 @@ def _read_config(path: Path) -> dict[str, Any]:
 def _construct(config: Mapping[str, Any], *, source: Path) -> Encoder:
     raw = config["preprocessing"]
     preprocessing = None if raw is None else Preprocessing.from_dict(raw, source=str(source))
-    dim = config["dim"]
-    if dim < 1 or config["head"].keys() != {"name"}:
+    dim, top = config["dim"], dict(config["head"])
+    slices, confident = top.pop("sub_embeddings", 1), top.pop("confident", False)
+    plain = type(slices) is int and type(confident) is bool and top.keys() == {"name"}
+    if dim < 1 or not plain:
         raise FormatError(f"{source}: dim {dim} with head {config['head']} makes no encoder")
     try:
         with torch.random.fork_rng(devices=[]):  # random weights that are overwritten at once
@@ -184,6 +186,8 @@ def _construct(config: Mapping[str, Any], *, source: Path) -> Encoder:
             preprocessing=preprocessing,
             dim=dim,
             normalise=config["normalise"],
+            sub_embeddings=slices,
+            confident=confident,
         )
     except (ConfigError, EncoderError, ValueError, RuntimeError) as error:
         raise FormatError(f"{source}: {error}") from error

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,14 @@ from midspan import progress
 from midspan.encoders import Encoder
 from midspan.errors import Interrupted, RunError
 from midspan.losses import RecognitionLoss
-from midspan.methods import Batch, Method
+from midspan.methods import Method
 from midspan.spaces import IntArray
 from midspan.training.augment import chain
 from midspan.training.checkpoint import Position, load_checkpoint, save_checkpoint
 from midspan.training.interrupt import interruptible
 from midspan.training.samplers import Balanced, Sampler, Shuffled
 from midspan.training.settings import TrainSettings
+from midspan.training.step import Shown, Step
 
 OnEpoch = Callable[[Mapping[str, float]], None]
 
@@ -53,8 +55,13 @@ def fit(
     show_progress: bool = True,
 ) -> float:
     """Train to the end, or on from `checkpoint`. Returns the seconds of training."""
-    modules = nn.ModuleDict({"encoder": task.encoder, "loss": task.loss, "method": task.method})
-    modules.to(device)
+    modules = Step(
+        encoder=task.encoder,
+        loss=task.loss,
+        method=task.method,
+        recognition_weight=settings.recognition_weight,
+        autocast=partial(autocast, device, settings),
+    ).to(device)
     optimiser = make_optimiser(modules, settings)
     position = Position()
     if checkpoint is not None and checkpoint.exists():
@@ -93,25 +100,15 @@ def fit(
                 index = torch.from_numpy(rows)
                 target = labels[index].to(device, non_blocking=True)
                 old = None if task.old_vectors is None else task.old_vectors[index].to(device)
-                with autocast(device, settings):
-                    vectors = task.encoder(images)  # (B, D)
-                vectors = vectors.float()
-                seen = task.method.mix(vectors, old=old, labels=target)
-                logits = task.loss.logits(seen)
-                recognition = task.loss(vectors=seen, logits=logits, labels=target)
-                terms = {"recognition": settings.recognition_weight * recognition}
-                terms |= task.method(
-                    Batch(
-                        vectors=vectors,
-                        logits=logits,
-                        labels=target,
-                        rows=index,
-                        old=old,
-                        class_rows=task.loss.rows,
-                        epoch=epoch,
-                        progress=global_step / (settings.epochs * steps),
-                    )
+                shown = Shown(
+                    images=images,
+                    labels=target,
+                    rows=index,
+                    old=old,
+                    epoch=epoch,
+                    progress=global_step / (settings.epochs * steps),
                 )
+                terms = modules(shown)
                 loss = torch.stack(list(terms.values())).sum()
                 optimiser.zero_grad(set_to_none=True)
                 loss.backward()  # type: ignore[no-untyped-call]

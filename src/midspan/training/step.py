@@ -1,0 +1,67 @@
+"""One step of training as one module: images in, named terms of the loss out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from midspan.encoders import Encoder
+from midspan.losses import RecognitionLoss
+from midspan.methods import Batch, Method
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What the network is shown in one step."""
+
+    images: Tensor  # (B, …) network input
+    labels: Tensor  # (B,)
+    rows: Tensor  # (B,) rows of the training set
+    old: Tensor | None  # (B, D_old)
+    epoch: int
+    progress: float
+
+
+class Step(nn.Module):
+    """Encoder, recognition loss and method: all that learns. A wrapper for many GPUs wraps this."""
+
+    def __init__(
+        self,
+        *,
+        encoder: Encoder,
+        loss: RecognitionLoss,
+        method: Method,
+        recognition_weight: float = 1.0,
+        autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
+    ) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.loss = loss
+        self.method = method
+        self.recognition_weight = recognition_weight
+        self.autocast = autocast  # of the encoder alone: losses on cosines want float32
+
+    def forward(self, shown: Shown) -> dict[str, Tensor]:
+        with self.autocast():
+            encoded = self.encoder.encode(shown.images)
+        vectors = encoded.vectors.float()  # (B, D)
+        seen = self.method.mix(vectors, old=shown.old, labels=shown.labels)
+        logits = self.loss.logits(seen)
+        recognition = self.loss(vectors=seen, logits=logits, labels=shown.labels)
+        terms = {"recognition": self.recognition_weight * recognition}
+        terms |= self.method(
+            Batch(
+                vectors=vectors,
+                logits=logits,
+                labels=shown.labels,
+                rows=shown.rows,
+                old=shown.old,
+                class_rows=self.loss.rows,
+                epoch=shown.epoch,
+                progress=shown.progress,
+            )
+        )
+        return terms
