@@ -8,7 +8,19 @@ import sys
 
 import typer
 
-from midspan.cli import bench, bridge, demo, doctor, embed, evaluate, gallery, gate, train, upgrade
+from midspan.cli import (
+    bench,
+    bridge,
+    demo,
+    doctor,
+    embed,
+    evaluate,
+    gallery,
+    gate,
+    serve,
+    train,
+    upgrade,
+)
 from midspan.errors import Interrupted, MidspanError
 
 app = typer.Typer(
@@ -35,6 +47,7 @@ app.command("bench", rich_help_panel=MEASURE)(bench.bench)
 app.command("gate", rich_help_panel=MEASURE)(gate.gate)
 app.add_typer(gallery.app, name="gallery", rich_help_panel=SERVE)
 app.add_typer(upgrade.app, name="upgrade", rich_help_panel=SERVE)
+app.command("serve", rich_help_panel=SERVE)(serve.serve)
 app.command("doctor", rich_help_panel=HELP)(doctor.doctor)
 
 

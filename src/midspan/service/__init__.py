@@ -1,1 +1,1 @@
-"""The HTTP service. `create_app(settings)` makes the application, `serve(settings)` runs it."""
+"""The HTTP service: `midspan serve`. `build(settings)` makes the application, `serve` runs it."""

@@ -1,0 +1,113 @@
+"""Reading requests: JSON checked against a model, or a form with one image."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+from starlette.datastructures import UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.requests import Request
+
+from midspan.service.errors import InvalidRequest, ServiceError, TooLarge, UnsupportedType
+from midspan.service.lanes import Lane
+
+M = TypeVar("M", bound=BaseModel)
+
+INLINE = 65536  # bytes that are parsed on the event loop; more goes to a thread
+
+
+async def read_json(request: Request, model: type[M], *, lane: Lane) -> M:
+    """An empty body is an empty object."""
+    kind = request.headers.get("content-type", "application/json").partition(";")[0].strip()
+    if kind.lower() != "application/json":
+        raise UnsupportedType(f"content type {kind!r:.80}; wanted application/json")
+    raw = await request.body() or b"{}"
+    if len(raw) <= INLINE:
+        return checked(model, raw)
+    return await lane.run(checked, model, raw)
+
+
+def checked(model: type[M], raw: bytes | str) -> M:
+    try:
+        return model.model_validate_json(raw)
+    except ValidationError as error:
+        raise InvalidRequest(words(error)) from None
+
+
+def words(error: ValidationError) -> str:
+    """Where and what, without what came: it may be large, or somebody's picture."""
+    lines = []
+    for one in error.errors(include_url=False, include_input=False, include_context=False)[:5]:
+        place = ".".join(str(part) for part in one["loc"])
+        lines.append(f"{place}: {one['msg']}" if place else str(one["msg"]))
+    return "; ".join(lines)[:1000]
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    image: bytes | None
+    fields: dict[str, str]
+
+
+class _InMemory(MultiPartParser):
+    """The guard caps a body, so that no file on disk is needed for it."""
+
+    spool_max_size = 2**30
+
+
+async def read_form(request: Request, *, image_bytes: int) -> Form:
+    """A form with the image as `file`; everything else is text."""
+    parser = _InMemory(
+        request.headers, request.stream(), max_files=1, max_fields=16, max_part_size=2**20
+    )
+    try:
+        form = await parser.parse()
+    except MultiPartException as error:
+        raise InvalidRequest(f"the form is not readable ({error.message})") from error
+    except ServiceError:
+        raise
+    except (KeyError, ValueError, AssertionError, UnicodeError) as error:
+        raise InvalidRequest("the form is not readable") from error
+    image: bytes | None = None
+    fields: dict[str, str] = {}
+    try:
+        for name, value in form.multi_items():
+            if isinstance(value, UploadFile):
+                if name != "file":
+                    raise InvalidRequest(f"a file called {name!r:.80}; wanted one called 'file'")
+                image = await value.read(image_bytes + 1)
+            elif name in fields:
+                raise InvalidRequest(f"the field {name!r:.80} stands twice")
+            else:
+                fields[name] = value
+    finally:
+        await form.close()
+    if image is not None and len(image) > image_bytes:
+        raise TooLarge(f"the image has more than {image_bytes:,} bytes")
+    return Form(image, fields)
+
+
+def is_form(request: Request) -> bool:
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    return kind == "multipart/form-data"
+
+
+def from_fields(model: type[M], fields: dict[str, str]) -> M:
+    """Form fields are text: `filter` and `payload` hold JSON, the rest is converted."""
+    values: dict[str, object] = dict(fields)
+    for name in ("filter", "payload"):
+        if fields.get(name):
+            try:
+                values[name] = json.loads(fields[name])
+            except (ValueError, RecursionError) as error:
+                raise InvalidRequest(f"{name} is not JSON") from error
+        else:
+            values.pop(name, None)
+    values = {name: value for name, value in values.items() if value != ""}
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        raise InvalidRequest(words(error)) from None

@@ -1,0 +1,199 @@
+"""The gate-keeper in front of every route: before a body is read, all that can be refused is.
+
+Request id, host and origin, token and role, size of the body; then headers, metrics and a log
+line with each answer.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.routing import compile_path
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from midspan.service import logs
+from midspan.service.auth import Role, Tokens
+from midspan.service.errors import Forbidden, TooLarge, answer_to, error_answer
+from midspan.service.metrics import Metrics
+
+CSP = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; "
+    "connect-src 'self'; font-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": CSP,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+}
+SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What the guard must know of a route."""
+
+    method: str
+    path: str  # the template
+    role: Role
+    most_bytes: int
+
+
+class Guard:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        rules: tuple[Rule, ...],
+        tokens: Tokens,
+        hosts: frozenset[str],
+        metrics: Metrics,
+        hide: Callable[[], Mapping[str, str]],
+    ) -> None:
+        """hosts: names that may stand in the Host header; empty: any."""
+        self.app = app
+        self._plain = {(rule.method, rule.path): rule for rule in rules if "{" not in rule.path}
+        self._patterns = [
+            (rule.method, compile_path(rule.path)[0], rule) for rule in rules if "{" in rule.path
+        ]
+        self._tokens, self._hosts, self._metrics, self._hide = tokens, hosts, metrics, hide
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        await _Visit(self, scope, receive, send).serve()
+
+    def rule_for(self, method: str, path: str) -> Rule | None:
+        method = "GET" if method == "HEAD" else method
+        if (rule := self._plain.get((method, path))) is not None:
+            return rule
+        for wanted, pattern, rule in self._patterns:
+            if wanted == method and pattern.match(path):
+                return rule
+        return None
+
+    def check_host(self, headers: Headers) -> None:
+        """A page of another site that points its name at this machine is told apart by it."""
+        name = headers.get("host", "").lower()
+        if self._hosts and re.sub(r":\d+$", "", name) not in self._hosts:
+            raise Forbidden("the Host header names none of this service's addresses")
+
+    def check_origin(self, headers: Headers) -> None:
+        """Another site's page may not make a browser change anything here."""
+        origin = headers.get("origin")
+        if origin is not None:
+            if origin.partition("://")[2].lower() != headers.get("host", "").lower():
+                raise Forbidden("requests from pages of another origin are refused")
+        elif headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
+            raise Forbidden("requests from pages of another site are refused")
+
+
+class _Visit:
+    """One request."""
+
+    def __init__(self, guard: Guard, scope: Scope, receive: Receive, send: Send) -> None:
+        self.guard, self.scope, self._receive, self._send = guard, scope, receive, send
+        self.headers = Headers(scope=scope)
+        given = self.headers.get("x-request-id", "")
+        self.id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex[:16]
+        self.started = time.perf_counter()
+        self.status = 0
+        self.read = 0
+        self.rule = guard.rule_for(scope["method"], scope["path"])
+        self.who = "-"
+
+    async def serve(self) -> None:
+        self.guard._metrics.in_flight.inc()
+        state = self.scope.setdefault("state", {})
+        state["request_id"], state["started"] = self.id, self.started
+        try:
+            try:
+                self._admit(state)
+                await self.guard.app(self.scope, self.receive, self.send)
+            except Exception as error:
+                if self.status:  # the answer has begun; the connection is all that can be ended
+                    raise
+                answer = answer_to(error, request_id=self.id, hide=self.guard._hide())
+                if answer is None:
+                    logs.fault("unexpected", error, request_id=self.id, route=self._route())
+                    answer = error_answer(
+                        status=500,
+                        kind="Internal",
+                        message="this is a fault of the service; its log has more under this id",
+                        request_id=self.id,
+                    )
+                await answer(self.scope, self.receive, self.send)
+        finally:
+            self._finish()
+
+    def _admit(self, state: dict[str, object]) -> None:
+        guard, headers = self.guard, self.headers
+        guard.check_host(headers)
+        if self.scope["method"] not in SAFE:
+            guard.check_origin(headers)
+        role: Role = "open" if self.rule is None else self.rule.role
+        caller = guard._tokens.admit(role, headers.get("authorization"))
+        state["caller"] = caller
+        self.who = caller.name
+        length = headers.get("content-length", "0")
+        if length.isdigit() and int(length) > self._most():
+            raise self._too_large()
+
+    def _most(self) -> int:
+        return 65536 if self.rule is None else self.rule.most_bytes
+
+    def _too_large(self) -> TooLarge:
+        return TooLarge(f"the request has more than {self._most():,} bytes")
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        if message["type"] == "http.request":
+            self.read += len(message.get("body", b""))
+            if self.read > self._most() and not self.status:
+                raise self._too_large()
+        return message
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            headers = MutableHeaders(scope=message)
+            for name, value in HEADERS.items():
+                headers[name] = value
+            headers["X-Request-ID"] = self.id
+            if "cache-control" not in headers:
+                headers["Cache-Control"] = "no-store"
+        await self._send(message)
+
+    def _route(self) -> str:
+        return "none" if self.rule is None else self.rule.path
+
+    def _finish(self) -> None:
+        seconds = time.perf_counter() - self.started
+        metrics = self.guard._metrics
+        metrics.in_flight.dec()
+        method = self.scope["method"] if self.rule is not None else "other"
+        metrics.answered(
+            method=method, route=self._route(), status=self.status or 499, seconds=seconds
+        )
+        logs.event(
+            "request",
+            request_id=self.id,
+            method=self.scope["method"],
+            route=self._route(),
+            status=self.status or 499,
+            ms=round(1000 * seconds, 2),
+            bytes=self.read,
+            who=self.who,
+        )

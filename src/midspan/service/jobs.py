@@ -1,0 +1,249 @@
+"""The service's own worker: it goes on with whatever the gallery says is to be done.
+
+Nothing of it lives in memory only. That the backfill is wanted is a line in the gallery's trail
+("service run"), and so is each bit of progress; a mapping or a finish that was interrupted shows
+in the phase. So a server that was killed looks at the gallery and goes on.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from midspan.errors import EvaluationError, MidspanError
+from midspan.gallery import Entry, Gallery, State
+from midspan.service import logs
+from midspan.service.core import Core
+from midspan.service.quality import Quality
+from midspan.upgrade import (
+    Embed,
+    Embedded,
+    GateResult,
+    Latency,
+    Record,
+    Settings,
+    Upgrade,
+    run,
+)
+from midspan.upgrade.steps import finish
+
+START = "service start"  # what was asked for, in case it is interrupted
+RUN = "service run"  # the wish, with its rate
+SERVICE = "service@"  # what the name of a service's worker begins with
+TRAIL = 20_000  # lines that are looked through for the wish
+LOOK = 1.0  # seconds between looks at the gallery
+SLOWEST = 60.0  # seconds between tries after an error
+POINTS = 25  # measurements along a backfill
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    max_rate: float | None
+
+
+class Job:
+    """One thread. `wake` after a change saves it the wait for its next look."""
+
+    def __init__(self, core: Core, quality: Quality) -> None:
+        self._core, self._quality = core, quality
+        self._stop = threading.Event()
+        self._look = threading.Event()
+        self._rate = _Rate()
+        self._wish: tuple[float | None, Wish | None] | None = None  # by the upgrade's start
+        self.doing: str | None = None
+        self.error: str | None = None
+        self._thread = threading.Thread(target=self._loop, name="upgrade", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Within a batch; leases are given back, the wish stays on record."""
+        self._stop.set()
+        self._look.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def wake(self) -> None:
+        self.error = None
+        self._look.set()
+
+    @property
+    def rate(self) -> float | None:
+        return self._rate.now() if self.doing == "backfill" else None
+
+    def want(self, gallery: Gallery, *, max_rate: float | None) -> None:
+        """Put the wish on record, in the caller's name, then go."""
+        details = {"max_rate": max_rate}
+        gallery.store.record(Entry(who=gallery.who, what=RUN, details=details))
+        record = Record.of(gallery.state)
+        self._wish = (None if record is None else record.started, Wish(max_rate))
+        self.wake()
+
+    def wish(self) -> Wish | None:
+        """Read from the trail once for each upgrade, then kept."""
+        record = Record.of(self._core.gallery.state)
+        started = None if record is None else record.started
+        if self._wish is None or self._wish[0] != started:
+            self._wish = (started, wish(self._core.gallery.trail(limit=TRAIL)))
+        return self._wish[1]
+
+    # ---- the thread
+
+    def _loop(self) -> None:
+        pause = LOOK
+        while not self._stop.is_set():
+            self._look.wait(pause)
+            self._look.clear()
+            if self._stop.is_set():
+                return
+            try:
+                self._go_on()
+                self.error, pause = None, LOOK
+            except _Stopping:
+                return
+            except MidspanError as error:
+                self._failed(str(error))
+                pause = min(max(2.0, 2 * pause), SLOWEST)
+            except Exception as error:
+                logs.fault("upgrade worker", error)
+                self._failed(f"a fault of the service ({type(error).__name__}); see its log")
+                pause = min(max(2.0, 2 * pause), SLOWEST)
+            finally:
+                self.doing = None
+
+    def _failed(self, message: str) -> None:
+        if message != self.error:
+            logs.event("upgrade worker", level=30, error=message)
+        self.error = message
+
+    def _go_on(self) -> None:
+        state = self._core.gallery.state
+        record = Record.of(state)
+        if record is not None and record.phase in ("mapping", "finishing"):
+            # A route that does it at this moment is not disturbed; one that died is taken over.
+            if self._core.stepping.acquire(blocking=False):
+                try:
+                    self._take_over(record)
+                finally:
+                    self._core.stepping.release()
+        elif state.target is not None and (record is None or record.phase == "running"):
+            self._backfill(state, record)
+
+    def _take_over(self, record: Record) -> None:
+        gallery = self._core.gallery
+        if record.phase == "finishing":
+            self.doing = "finishing"
+            finish(gallery)
+            return
+        self.doing = "mapping"
+        asked = next((e.details for e in gallery.trail(limit=TRAIL) if e.what == START), {})
+        Upgrade.start(
+            gallery,
+            to=gallery.state.spaces[record.new],
+            mode=record.mode,
+            bridge=record.bridge,
+            order=asked.get("order", "random"),
+        )
+
+    def _backfill(self, state: State, record: Record | None) -> None:
+        gallery = self._core.gallery
+        if gallery.store.count().pending == 0:
+            return
+        wanted = self.wish()
+        if wanted is None and record is not None:
+            return
+        embed = self._core.embed_into(state.target)
+        if embed is None:
+            if wanted is not None:
+                assert state.target is not None
+                self._failed(
+                    f"items wait for vectors of {state.spaces[state.target]}, and this service "
+                    "has no encoder for it: start it with --new-encoder RUN"
+                )
+            return
+        settings = self._core.settings
+        self.doing = "backfill"
+        self._rate = _Rate()
+        rate = settings.max_rate if wanted is None else wanted.max_rate or settings.max_rate
+        report = run(
+            gallery,
+            self._counted(embed),
+            max_rate=rate,
+            latency=Latency(p99=self._p99, ceiling=settings.latency_ceiling),
+            check=None if record is None else self._check(),
+            check_every=max(1, gallery.store.count().items // POINTS),
+            settings=Settings(batch=settings.batch),
+        )
+        logs.event("backfill", stopped=report.stopped, written=report.written)
+
+    def _p99(self) -> float | None:
+        """Asked before each batch, and so the place to leave when the service closes."""
+        if self._stop.is_set():
+            raise _Stopping
+        return self._core.metrics.recent.p99()
+
+    def _counted(self, embed: Embed) -> Embed:
+        def counted(items: Sequence[object]) -> Embedded:
+            if self._stop.is_set():
+                raise _Stopping
+            made = embed(items)  # type: ignore[arg-type]
+            self._rate.add(len(items))
+            return made
+
+        return counted
+
+    def _check(self) -> Callable[[], GateResult] | None:
+        """The gate along the way, if there are queries to ask; measured once at the start."""
+        try:
+            self._quality.gate(self._core.gallery)
+        except EvaluationError as error:
+            logs.event("no quality curve", level=30, reason=str(error))
+            return None
+
+        def check() -> GateResult:
+            return self._quality.measure(self._core.gallery)
+
+        return check
+
+
+def wish(trail: Sequence[Entry]) -> Wish | None:
+    """Whether this upgrade's backfill was asked for; the trail comes newest first."""
+    working = False
+    for entry in trail:
+        if entry.what == RUN:
+            return Wish(max_rate=entry.details.get("max_rate"))
+        if entry.what == "upgrade run" and entry.who.startswith(SERVICE):
+            working = True  # the wish itself may be further back than the lines we have
+        if entry.what == "upgrade start":
+            break
+    return Wish(max_rate=None) if working else None
+
+
+class _Stopping(BaseException):
+    """The service closes: through everything that handles errors, and no further."""
+
+
+class _Rate:
+    """Items a second over the last moments."""
+
+    def __init__(self, *, seconds: float = 15.0) -> None:
+        self._seconds = seconds
+        self._seen: list[tuple[float, int]] = [(time.monotonic(), 0)]
+        self._lock = threading.Lock()
+
+    def add(self, count: int) -> None:
+        now = time.monotonic()
+        with self._lock:
+            self._seen.append((now, count))
+            while len(self._seen) > 2 and self._seen[1][0] < now - self._seconds:
+                self._seen.pop(0)
+
+    def now(self) -> float | None:
+        with self._lock:
+            if len(self._seen) < 2:
+                return None
+            items = sum(count for _, count in self._seen[1:])
+            return items / max(time.monotonic() - self._seen[0][0], 1e-9)

@@ -1,0 +1,53 @@
+"""Logs: one JSON object a line, with the request's id. Never vectors, payloads or tokens."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+import traceback
+
+LOGGER = logging.getLogger("midspan.service")
+
+
+class JsonLines(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+            + f".{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "message": record.getMessage(),
+            **getattr(record, "fields", {}),
+        }
+        if record.exc_info and record.exc_info[1] is not None:
+            error = record.exc_info[1]
+            # Where it happened, not what it said: messages may quote what a client sent.
+            line["error"] = type(error).__name__
+            line["where"] = [
+                f"{frame.filename.rpartition('/')[2]}:{frame.lineno} {frame.name}"
+                for frame in traceback.extract_tb(error.__traceback__)[-8:]
+            ]
+        return json.dumps(line, ensure_ascii=False)
+
+
+def set_up(level: int = logging.INFO) -> None:
+    """To stderr, for the service and uvicorn alike."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines())
+    for name in ("midspan.service", "uvicorn", "uvicorn.error"):
+        logger = logging.getLogger(name)
+        logger.handlers = [handler] if name != "uvicorn.error" else []
+        logger.propagate = name == "uvicorn.error"
+        logger.setLevel(level)
+    logging.getLogger("uvicorn.access").disabled = True
+
+
+def event(message: str, *, level: int = logging.INFO, **fields: object) -> None:
+    LOGGER.log(level, message, extra={"fields": fields})
+
+
+def fault(message: str, error: BaseException, **fields: object) -> None:
+    LOGGER.error(
+        message, exc_info=(type(error), error, error.__traceback__), extra={"fields": fields}
+    )

@@ -1,0 +1,144 @@
+"""Pixels of stored items: for thumbnails, for the backfill, for a comparison."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from midspan.data.decode import Pixels, fit_array
+from midspan.errors import ImageError, MidspanError
+from midspan.gallery import Item
+from midspan.service.decode_worker import encode_thumbnail
+from midspan.service.decoding import Box, DecodePool
+from midspan.service.encoding import Loaded
+from midspan.service.places import Places
+from midspan.service.settings import Limits
+from midspan.spaces import Embeddings
+from midspan.upgrade import Embed, Embedded
+
+if TYPE_CHECKING:
+    from midspan.data import ImageSet
+
+PNG = b"\x89PNG"
+
+
+class Pictures:
+    def __init__(self, places: Places, decoder: DecodePool, limits: Limits) -> None:
+        self.places = places
+        self._decoder, self._limits = decoder, limits
+        self._cache = _Cache(limits.thumbnail_cache)
+
+    def pixels(self, uri: str | None, box: Box) -> Pixels:
+        """(H, W, C) as an encoder wants them, or ImageError."""
+        file, row = self.places.find(uri)
+        if row is not None:
+            return fit_array(
+                _row_of(file, row),
+                height=box.height,
+                width=box.width,
+                channels=box.channels,
+                fit=box.fit,
+            )
+        data = self.places.read(file, most=self._limits.image_bytes)
+        return self._decoder.fit(data, box)
+
+    def thumbnail(self, item: Item, *, size: int) -> tuple[bytes, str]:
+        """(PNG or JPEG, tag that changes with the picture)."""
+        key = (item.id, item.revision, item.changed, size)
+        if (known := self._cache.get(key)) is None:
+            file, row = self.places.find(item.uri)
+            if row is None:
+                data = self.places.read(file, most=self._limits.image_bytes)
+                known = self._decoder.thumbnail(data, size=size)
+            else:
+                known = _array_thumbnail(_row_of(file, row), size)
+            self._cache.put(key, known)
+        return known, hashlib.blake2b(known, digest_size=12).hexdigest()
+
+    def embed_with(self, loaded: Loaded) -> Embed:
+        """For the backfill: a broken picture is the item's fault and never the service's."""
+
+        def embed(items: Sequence[Item]) -> Embedded:
+            good: list[tuple[str, Pixels]] = []
+            failed, hopeless = dict[str, str](), dict[str, str]()
+            for item in items:
+                try:
+                    good.append((item.id, self.pixels(item.uri, loaded.box)))
+                except (ImageError, MidspanError) as error:
+                    # a file that is not there may come back; a broken one stays so
+                    gone = item.uri is not None and not os.path.exists(item.uri)
+                    (failed if gone else hopeless)[item.id] = str(error)
+            made = Embeddings(
+                ids=np.array([id for id, _ in good], dtype=np.str_),
+                vectors=loaded.vectors([pixels for _, pixels in good])
+                if good
+                else np.empty((0, loaded.space.dim), dtype=np.float32),
+                space=loaded.space,
+            )
+            return Embedded(made, failed=failed, hopeless=hopeless)
+
+        return embed
+
+
+def content_type(thumbnail: bytes) -> str:
+    return "image/png" if thumbnail.startswith(PNG) else "image/jpeg"
+
+
+def _array_thumbnail(image: Pixels, size: int) -> bytes:
+    height, width = image.shape[:2]
+    scale = min(1.0, size / max(height, width))
+    small = fit_array(
+        image,
+        height=max(1, round(height * scale)),
+        width=max(1, round(width * scale)),
+        channels=3,
+    )
+    return encode_thumbnail(np.repeat(small, 3, axis=2) if small.shape[2] == 1 else small)
+
+
+@functools.lru_cache(maxsize=4)
+def _image_set(file: Path, changed: int) -> ImageSet:
+    from midspan.data import npz
+
+    return npz(file)
+
+
+def _row_of(file: Path, row: int) -> Pixels:
+    images = _image_set(file, file.stat().st_mtime_ns).source
+    stored: Pixels = getattr(images, "images", np.empty((0, 1, 1, 1), np.uint8))
+    if row >= len(stored):
+        raise ImageError(f"the image set has {len(stored)} rows, not {row + 1}")
+    found: Pixels = stored[row]
+    return found
+
+
+class _Cache:
+    """The last used, up to so many bytes."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._size = most, 0
+        self._kept: OrderedDict[object, bytes] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: object) -> bytes | None:
+        with self._lock:
+            if (found := self._kept.get(key)) is not None:
+                self._kept.move_to_end(key)
+            return found
+
+    def put(self, key: object, value: bytes) -> None:
+        with self._lock:
+            if key in self._kept or len(value) > self._most:
+                return
+            self._kept[key] = value
+            self._size += len(value)
+            while self._size > self._most:
+                self._size -= len(self._kept.popitem(last=False)[1])

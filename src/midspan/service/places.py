@@ -1,0 +1,111 @@
+"""Files that the service may open: those below the allowed folders, and none besides.
+
+A uri comes from whoever wrote the item, so it is never trusted: links are followed before the
+check, and what lies elsewhere is as good as not there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+
+from midspan.errors import ImageError
+from midspan.service.errors import NotPossible
+
+SUFFIX = ".image"  # put images are kept as they came; only re-encoded pixels are ever served
+
+
+class Places:
+    def __init__(self, *, images: Sequence[Path], uploads: Path | None) -> None:
+        self.uploads = None if uploads is None else uploads.absolute()
+        folders = [*images, *([uploads] if uploads is not None else [])]
+        # as they were given, for a look at the text alone; and as they are, for the real check
+        self._texts = tuple(os.path.normpath(folder.absolute()) + os.sep for folder in folders)
+        self._roots = tuple(folder.resolve() for folder in folders)
+
+    def may_show(self, uri: str | None) -> bool:
+        """A quick look without the disk, for lists of results."""
+        if uri is None or not self._texts:
+            return False
+        return os.path.normpath(os.path.abspath(_file(uri))).startswith(self._texts)
+
+    def find(self, uri: str | None) -> tuple[Path, int | None]:
+        """(the file, row of an image set or None), or ImageError."""
+        if uri is None:
+            raise ImageError("the item has no uri")
+        try:
+            real = Path(os.path.abspath(_file(uri))).resolve(strict=True)
+            regular = stat.S_ISREG(real.stat().st_mode)
+        except (OSError, ValueError, RuntimeError) as error:
+            raise ImageError("the item's image is not there") from error
+        if not regular or not any(real.is_relative_to(root) for root in self._roots):
+            raise ImageError("the item's image is in no folder that this service may read")
+        return real, _row(uri)
+
+    def read(self, file: Path, *, most: int) -> bytes:
+        try:
+            with file.open("rb") as opened:
+                data = opened.read(most + 1)
+        except OSError as error:
+            raise ImageError(f"the item's image cannot be read ({error.strerror})") from error
+        if len(data) > most:
+            raise ImageError(f"the item's image has more than {most:,} bytes")
+        return data
+
+    # ---- images that clients put
+
+    def store(self, id: str, data: bytes) -> str:
+        """Keep the bytes under a name made of their digest; returns the uri.
+
+        The item's id is part of the digest, so that a file belongs to one item and goes with it.
+        On disk when this returns.
+        """
+        if self.uploads is None:
+            raise NotPossible(
+                "this service has no folder for images; start it with uploads = FOLDER, or put "
+                "the item by vector"
+            )
+        name = hashlib.blake2b(data, key=hashlib.sha256(id.encode()).digest(), digest_size=24)
+        file = self.uploads / name.hexdigest()[:2] / f"{name.hexdigest()}{SUFFIX}"
+        if file.exists() and file.stat().st_size == len(data):
+            return str(file)
+        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        part = file.with_name(f"{file.name}.{os.getpid()}.{os.urandom(4).hex()}.part")
+        try:
+            with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as opened:
+                opened.write(data)
+                opened.flush()
+                os.fsync(opened.fileno())
+            part.replace(file)
+            _sync_folder(file.parent)
+        finally:
+            part.unlink(missing_ok=True)
+        return str(file)
+
+    def discard(self, uri: str | None) -> None:
+        """Remove an image that was put here; any other file is left alone."""
+        if uri is None or self.uploads is None or not uri.endswith(SUFFIX):
+            return
+        file = Path(uri)
+        if file.parent.parent == self.uploads and not file.is_symlink():
+            file.unlink(missing_ok=True)
+
+
+def _file(uri: str) -> str:
+    file, separator, row = uri.rpartition("#")
+    return file if separator and file.endswith(".npz") and row.isdecimal() else uri
+
+
+def _row(uri: str) -> int | None:
+    return int(uri.rpartition("#")[2]) if _file(uri) != uri else None
+
+
+def _sync_folder(folder: Path) -> None:
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)

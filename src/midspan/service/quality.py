@@ -1,0 +1,229 @@
+"""How good the service is while the backfill goes: the same queries asked before and now.
+
+The queries are those of the set-up, or a sample of the gallery's own items, embedded by the new
+encoder. Each measurement is a line in the gallery's trail, so the curve survives a restart.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from midspan.errors import EvaluationError
+from midspan.gallery import Entry, Gallery, Hit, Item
+from midspan.service.core import Core
+from midspan.spaces import Embeddings
+from midspan.upgrade import GateResult, Record, Shadow, judged_by, search, shadow_gate
+from midspan.upgrade.embed import embed_all
+from midspan.upgrade.priorities import sample_items
+from midspan.upgrade.record import open_record
+
+SAMPLE = 200  # queries from the gallery itself
+SMALLEST = 2
+SHOWN = 5  # results kept for a flip
+TRAIL = 20_000  # lines of the trail that are looked through for points
+WHAT = "upgrade quality"
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    fraction: float
+    metric: str
+    value: float
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Flipped:
+    """A query that was right in the old service and is wrong now."""
+
+    query_id: str
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+    before_rank: int | None
+    after_rank: int | None
+
+
+class _Curve:
+    def __init__(self, *, started: float | None) -> None:
+        self.started = started
+        self.points: list[Point] = []
+        self.baseline: Point | None = None
+
+    def add(self, entry: Entry) -> None:
+        line, at = entry.details, entry.when
+        share, metric = line["fraction"], line["metric"]
+        self.points.append(Point(share, metric, line["after"], at))
+        self.points.append(Point(share, "negative_flips", line["negative_flips"], at))
+        self.baseline = Point(share, metric, line["before"], at)
+
+
+class Quality:
+    """Asked by the worker as it goes and by the gate's route; safe to use from both."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._lock = threading.Lock()
+        self._shadow: tuple[str, Shadow] | None = None  # by the fingerprint of the target
+        self._curve: _Curve | None = None
+        self.flips: list[Flipped] = []
+        self.labelled = False
+        self.queries = 0
+
+    def gate(self, gallery: Gallery) -> GateResult:
+        """Measure, keep the point and the verdict; a FAIL pauses the upgrade."""
+        with self._lock:
+            result = self.measure(gallery)
+            judged_by(gallery, result)
+            return result
+
+    def measure(self, gallery: Gallery) -> GateResult:
+        shadow = self._queries(gallery)
+        result = shadow_gate(gallery, shadow)
+        old, new = shadow.old.paired_with(shadow.new)
+        record = open_record(gallery)
+        live = (record.old,)
+        before = _others(gallery.search(old, k=shadow.k + 1, live=live, among=live), old, shadow.k)
+        after = _others(search(gallery, new, k=shadow.k + 1), old, shadow.k)
+        right = _Right(shadow, old, before)
+        quality = [right.quality(hits) for hits in (before, after)]
+        flips = [
+            Flipped(
+                query_id=str(old.ids[row]),
+                before=tuple(hit.id for hit in before[row][:SHOWN]),
+                after=tuple(hit.id for hit in after[row][:SHOWN]),
+                before_rank=right.rank(row, before[row]),
+                after_rank=right.rank(row, after[row]),
+            )
+            for row in np.argsort(quality[1] - quality[0], kind="stable").tolist()
+            if right.is_right(row, before[row]) and not right.is_right(row, after[row])
+        ]
+        counts = gallery.store.count()
+        details = {
+            "fraction": counts.done / max(counts.items, 1),
+            "metric": result.metric,
+            "before": float(quality[0].mean()),
+            "after": float(quality[1].mean()),
+            "negative_flips": len(flips) / max(len(old), 1),
+        }
+        curve = self._known_curve(record)
+        entry = Entry(who=gallery.who, what=WHAT, details=details, when=time.time())
+        gallery.store.record(entry)
+        curve.add(entry)
+        self.flips, self.labelled, self.queries = flips, result.labelled, len(old)
+        return result
+
+    def curve(self) -> tuple[list[Point], Point | None]:
+        """(points of this upgrade, or of the last one; the old service's quality)."""
+        curve = self._known_curve(Record.of(self._core.gallery.state))
+        return list(curve.points), curve.baseline
+
+    def _known_curve(self, record: Record | None) -> _Curve:
+        """Read from the trail once for each upgrade, then kept."""
+        if self._curve is None or (record is not None and record.started != self._curve.started):
+            curve = _Curve(started=None if record is None else record.started)
+            lines = []
+            for entry in self._core.gallery.trail(limit=TRAIL):  # newest first
+                if entry.what == "upgrade start":
+                    break
+                if entry.what == WHAT:
+                    lines.append(entry)
+            for entry in reversed(lines):
+                curve.add(entry)
+            self._curve = curve
+        return self._curve
+
+    def _queries(self, gallery: Gallery) -> Shadow:
+        record = open_record(gallery)
+        if self._shadow is None or self._shadow[0] != record.new:
+            self._shadow = (record.new, self._make_queries(gallery, record))
+        return self._shadow[1]
+
+    def _make_queries(self, gallery: Gallery, record: Record) -> Shadow:
+        settings = self._core.settings
+        if settings.shadow_old is not None and settings.shadow_new is not None:
+            return Shadow(
+                old=Embeddings.load(settings.shadow_old),
+                new=Embeddings.load(settings.shadow_new),
+                label_key=settings.label_key,
+            )
+        embed = self._core.embed_into(record.new)
+        if embed is None:
+            raise EvaluationError(
+                "no shadow queries: give shadow_old and shadow_new, or start the service with the "
+                "new encoder or its vectors"
+            )
+        old = sample_items(gallery, space=record.old, count=SAMPLE)
+        items = gallery.store.get(old.ids.tolist())
+        space = gallery.state.spaces[record.new]
+        new = embed_all(embed, items, space=space).vectors if items else old[:0]
+        if len(new) < SMALLEST:
+            raise EvaluationError(
+                f"{len(new)} of {len(items)} sampled items could be embedded anew; the gate needs "
+                "queries: give shadow_old and shadow_new"
+            )
+        old, new = old.paired_with(new)
+        old = _with_labels(old, items, key=settings.label_key)
+        return Shadow(old=old, new=new, label_key=settings.label_key)
+
+
+def _with_labels(old: Embeddings, items: Sequence[Item], *, key: str) -> Embeddings:
+    """Labels if most of the sampled items have one; a query without is then left out."""
+    old = dataclasses.replace(old, columns={})
+    known = {item.id: item.payload[key] for item in items if key in item.payload}
+    rows = [row for row, id in enumerate(old.ids.tolist()) if id in known]
+    if 2 * len(rows) < len(old) or len(rows) < SMALLEST:
+        return old
+    kept = old[rows]
+    return kept.with_columns({"labels": np.array([str(known[id]) for id in kept.ids.tolist()])})
+
+
+class _Right:
+    """What counts as right for each query: its class, or the old service's own results."""
+
+    def __init__(self, shadow: Shadow, old: Embeddings, before: list[list[Hit]]) -> None:
+        self._key, self._k = shadow.label_key, shadow.k
+        self._labels = None if old.labels is None else [str(one) for one in old.labels.tolist()]
+        self._truth = [[hit.id for hit in hits] for hits in before]
+
+    def _relevant(self, row: int, hit: Hit) -> bool:
+        if self._labels is not None:
+            return str(hit.payload.get(self._key)) == self._labels[row]
+        return hit.id in self._truth[row][:1]
+
+    def rank(self, row: int, hits: list[Hit]) -> int | None:
+        """Of the first right result; without labels of the one that was first before."""
+        ranks = (rank for rank, hit in enumerate(hits, start=1) if self._relevant(row, hit))
+        return next(ranks, None)
+
+    def is_right(self, row: int, hits: list[Hit]) -> bool:
+        rank = self.rank(row, hits)
+        return rank == 1 if self._labels is not None else rank is not None
+
+    def quality(self, found: list[list[Hit]]) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """precision@k, or without labels the overlap with the old service's first k."""
+        values = []
+        for row, hits in enumerate(found):
+            if self._labels is not None:
+                values.append(sum(self._relevant(row, hit) for hit in hits) / self._k)
+            else:
+                wanted = set(self._truth[row])
+                values.append(len({hit.id for hit in hits} & wanted) / max(len(wanted), 1))
+        return np.array(values, dtype=np.float64)
+
+
+def _others(found: list[list[Hit]], queries: Embeddings, k: int) -> list[list[Hit]]:
+    return [
+        [hit for hit in hits if hit.id != str(id)][:k]
+        for hits, id in zip(found, queries.ids, strict=True)
+    ]
+
+
+def points_as_json(points: Sequence[Point]) -> list[dict[str, Any]]:
+    return [asdict(point) for point in points]

@@ -1,0 +1,106 @@
+"""The gallery as a whole, its audit trail, events, health and metrics; and the page."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+from fastapi import Query
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from midspan.errors import MidspanError
+from midspan.service.answers import answer
+from midspan.service.context import context_of, core_of
+from midspan.service.errors import NotFound, Overloaded
+from midspan.service.metrics import CONTENT_TYPE
+
+KINDS = {
+    ".css": "text/css; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".ico": "image/x-icon",
+    ".js": "text/javascript; charset=utf-8",
+    ".json": "application/json",
+    ".png": "image/png",
+    ".svg": "image/svg+xml",
+    ".webmanifest": "application/manifest+json",
+    ".woff2": "font/woff2",
+}
+PAGE = Path(__file__).parent / "page"
+
+
+async def health(request: Request) -> Response:
+    """The process answers."""
+    return answer({"status": "ok"})
+
+
+async def ready(request: Request) -> Response:
+    """The gallery answers too."""
+    core = core_of(request)
+    try:
+        await core.reading.run(lambda: core.gallery.state)
+    except (MidspanError, Overloaded):
+        return answer({"status": "not ready"}, status=503)
+    return answer({"status": "ready"})
+
+
+async def metrics(request: Request) -> Response:
+    context, core = context_of(request), core_of(request)
+    await core.reading.run(context.standing.tell_metrics)
+    text = await core.reading.run(core.metrics.text)
+    return Response(text, headers={"Content-Type": CONTENT_TYPE})
+
+
+async def info(request: Request) -> Response:
+    """What the gallery holds, in numbers."""
+    return answer(await core_of(request).reading.run(context_of(request).standing.gallery))
+
+
+async def verify(request: Request) -> Response:
+    """Look at every item and vector; changes nothing. Takes time on a large gallery."""
+    core = core_of(request)
+    return answer((await core.admin.run(core.gallery.verify)).to_dict())
+
+
+async def audit(request: Request, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> Response:
+    """Who did what and when, newest first."""
+    core = core_of(request)
+    entries = await core.reading.run(core.gallery.trail, limit=limit)
+    return answer({"entries": [asdict(entry) for entry in entries]})
+
+
+async def events(request: Request) -> Response:
+    """Server-sent events: `gallery` and `upgrade` whenever they change, and heartbeats."""
+    hub = context_of(request).hub
+    hub.check_room()
+    return StreamingResponse(
+        hub.stream(), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"}
+    )
+
+
+async def index(request: Request) -> Response:
+    return _file(request, "index.html")
+
+
+async def page_file(request: Request, name: str) -> Response:
+    return _file(request, name)
+
+
+def _file(request: Request, name: str) -> Response:
+    found = context_of(request).page.get(name)
+    if found is None:
+        raise NotFound("there is no such file of the page")
+    content, kind = found
+    return Response(content, headers={"Content-Type": kind, "Cache-Control": "no-cache"})
+
+
+def load_page(folder: Path = PAGE) -> dict[str, tuple[bytes, str]]:
+    """The files that are there now, read once: no name of a client ever becomes a path."""
+    if not folder.is_dir():
+        return {}
+    return {
+        file.name: (file.read_bytes(), KINDS[file.suffix])
+        for file in sorted(folder.iterdir())
+        if file.is_file() and file.suffix in KINDS
+    }

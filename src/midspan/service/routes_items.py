@@ -1,0 +1,241 @@
+"""Items: list, get, put (by image or by vector), patch, delete; and their thumbnails."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import numpy as np
+from fastapi import Query
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from midspan.errors import ImageError, SpaceMismatch
+from midspan.gallery import Entry, Gallery, parse_filter
+from midspan.gallery.items import check_id
+from midspan.service.answers import answer, item_as_json
+from midspan.service.bodies import from_fields, is_form, read_form, read_json
+from midspan.service.context import core_of, gallery_of
+from midspan.service.core import Core
+from midspan.service.encoding import Loaded
+from midspan.service.errors import InvalidRequest, NotFound
+from midspan.service.models import (
+    LARGEST_PAGE,
+    Body,
+    ItemsWrite,
+    ItemWrite,
+    PayloadWrite,
+)
+from midspan.service.pictures import content_type
+from midspan.spaces import Embeddings, FloatArray, Space
+from midspan.upgrade import Upgrade
+
+STATE_CHANGES = 5  # that a put lives through
+
+Limit = Annotated[int, Query(ge=1, le=LARGEST_PAGE)]
+After = Annotated[str, Query(max_length=512)]
+Where = Annotated[str | None, Query(max_length=65536, description="A payload filter as JSON.")]
+Size = Annotated[int, Query(ge=16, le=1024)]
+
+
+class _PutFields(Body):
+    payload: dict[str, Any] = Field(default_factory=dict)
+
+
+async def list_items(
+    request: Request, after: After = "", limit: Limit = 100, filter: Where = None
+) -> Response:
+    """A page of items by id; `next` is the `after` of the following page."""
+    core = core_of(request)
+    wanted = None if filter is None else parse_filter(_json(filter))
+
+    def page() -> dict[str, Any]:
+        state = core.gallery.state
+        items = core.gallery.store.scan(filter=wanted, missing=None, after=after, limit=limit)
+        shown = [item_as_json(item, state=state, places=core.places) for item in items]
+        return {"items": shown, "next": items[-1].id if len(items) == limit else None}
+
+    return answer(await core.reading.run(page))
+
+
+async def get_item(request: Request, id: str) -> Response:
+    core = core_of(request)
+
+    def look() -> dict[str, Any]:
+        return item_as_json(core.gallery.get(id), state=core.gallery.state, places=core.places)
+
+    return answer(await core.reading.run(look))
+
+
+async def put_item(request: Request, id: str) -> Response:
+    """Add or replace: an image, which is embedded now, or a vector that was made elsewhere."""
+    core = core_of(request)
+    check_id(id)
+    if not is_form(request):
+        body = await read_json(request, ItemWrite, lane=core.writing)
+        return answer(await core.writing.run(_put_vector, core, gallery_of(request), id, body))
+    form = await read_form(request, image_bytes=core.settings.limits.image_bytes)
+    fields = from_fields(_PutFields, form.fields)
+    if form.image is None:
+        raise InvalidRequest("no image: the form wants a file called 'file'")
+    for last in (False,) * (STATE_CHANGES - 1) + (True,):
+        version, encoders = await core.reading.run(_encoders_for_new_items, core)
+        vectors = [
+            (loaded.space, await core.embed_image(form.image, loaded)) for loaded in encoders
+        ]
+        try:
+            written = await core.writing.run(
+                _put_image,
+                core,
+                gallery_of(request),
+                id,
+                image=form.image,
+                vectors=vectors,
+                payload=fields.payload,
+            )
+        except SpaceMismatch:  # an upgrade began or ended meanwhile: embed for what is live now
+            if last or await core.reading.run(lambda: core.gallery.state.version) == version:
+                raise
+        else:
+            return answer(written)
+    raise AssertionError("the last round returns or raises")
+
+
+async def write_items(request: Request) -> Response:
+    """Up to 2,000 items with vectors in one transaction: all of them or none."""
+    core = core_of(request)
+    body = await read_json(request, ItemsWrite, lane=core.writing)
+    return answer(await core.writing.run(_write_many, core, gallery_of(request), body))
+
+
+async def patch_item(request: Request, id: str) -> Response:
+    """Another payload; image and vectors stay."""
+    core = core_of(request)
+    body = await read_json(request, PayloadWrite, lane=core.writing)
+    gallery = gallery_of(request)
+
+    def write() -> dict[str, Any]:
+        gallery.annotate({id: body.payload})
+        _told(gallery, "items annotate", count=1, first=id)
+        return item_as_json(gallery.get(id), state=gallery.state, places=core.places)
+
+    return answer(await core.writing.run(write))
+
+
+async def delete_item(request: Request, id: str) -> Response:
+    core = core_of(request)
+    gallery = gallery_of(request)
+
+    def remove() -> dict[str, int]:
+        with core.item_lock(id):
+            before = gallery.store.get([id])
+            count = gallery.delete([id])
+            if count:
+                _told(gallery, "items delete", count=count, first=id)
+                core.places.discard(before[0].uri if before else None)
+        return {"deleted": count}
+
+    return answer(await core.writing.run(remove))
+
+
+async def thumbnail(request: Request, id: str, size: Size = 160) -> Response:
+    """A small picture of an item whose image is in a folder that this service may show."""
+    core = core_of(request)
+
+    def make() -> tuple[bytes, str]:
+        return core.pictures.thumbnail(core.gallery.get(id), size=size)
+
+    try:
+        image, tag = await core.decoding.run(make)
+    except ImageError as error:
+        raise NotFound(str(error)) from error
+    headers = {"ETag": f'"{tag}"', "Cache-Control": "private, no-cache"}
+    if request.headers.get("if-none-match") == f'"{tag}"':
+        return Response(status_code=304, headers=headers)
+    return Response(image, media_type=content_type(image), headers=headers)
+
+
+# ---- in threads
+
+
+def _encoders_for_new_items(core: Core) -> tuple[int, list[Loaded]]:
+    """(version of the state, those encoders of the wanted spaces that this service has)."""
+    state = core.gallery.state
+    wanted = Upgrade(core.gallery).wanted_spaces()
+    known = [core.encoders.get(space.fingerprint) for space in wanted]
+    found = [loaded for loaded in known if loaded is not None]
+    return state.version, found or [core.encoders.for_query(state)]
+
+
+def _put_vector(core: Core, gallery: Gallery, id: str, body: ItemWrite) -> dict[str, Any]:
+    space = core.space_called(body.space, gallery.state)
+    part = _embeddings([id], np.array([body.vector], dtype=np.float64), space)
+    return _put(core, gallery, id, [part], payload=body.payload, uri=body.uri)
+
+
+def _put_image(
+    core: Core,
+    gallery: Gallery,
+    id: str,
+    *,
+    image: bytes,
+    vectors: Sequence[tuple[Space, FloatArray]],
+    payload: dict[str, Any],
+) -> dict[str, Any]:
+    parts = [_embeddings([id], vector, space) for space, vector in vectors]
+    with core.item_lock(id):
+        uri = core.places.store(id, image)
+        return _put(core, gallery, id, parts, payload=payload, uri=uri)
+
+
+def _put(
+    core: Core,
+    gallery: Gallery,
+    id: str,
+    parts: Sequence[Embeddings],
+    *,
+    payload: dict[str, Any],
+    uri: str | None,
+) -> dict[str, Any]:
+    before = gallery.store.get([id])
+    gallery.put(parts[0], also=parts[1:], uris=[uri], payloads=[payload])
+    _told(gallery, "items put", count=1, first=id)
+    if before and before[0].uri != uri:
+        core.places.discard(before[0].uri)
+    return {"written": 1, "spaces": [part.space.fingerprint for part in parts]}
+
+
+def _write_many(core: Core, gallery: Gallery, body: ItemsWrite) -> dict[str, Any]:
+    space = core.space_called(body.space, gallery.state)
+    ids = [check_id(item.id) for item in body.items]
+    if len({len(item.vector) for item in body.items}) > 1:
+        raise InvalidRequest("the vectors have different lengths")
+    vectors = np.array([item.vector for item in body.items], dtype=np.float64)
+    write = {"add": gallery.add, "replace": gallery.replace, "put": gallery.put}[body.mode]
+    write(
+        _embeddings(ids, vectors, space),
+        uris=[item.uri for item in body.items],
+        payloads=[item.payload for item in body.items],
+    )
+    _told(gallery, f"items {body.mode}", count=len(ids), first=ids[0])
+    return {"written": len(ids), "spaces": [space.fingerprint]}
+
+
+def _embeddings(ids: list[str], vectors: Any, space: Space) -> Embeddings:
+    with np.errstate(over="ignore"):  # beyond float32 is infinite, which Embeddings refuse
+        rows = np.asarray(vectors).astype(np.float32)
+    return Embeddings(ids=np.array(ids, dtype=np.str_), vectors=rows, space=space)
+
+
+def _told(gallery: Gallery, what: str, *, count: int, first: str) -> None:
+    details = {"count": count, "first": first}
+    gallery.store.record(Entry(who=gallery.who, what=what, details=details))
+
+
+def _json(text: str) -> object:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest("filter is not JSON") from error

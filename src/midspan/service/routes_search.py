@@ -1,0 +1,187 @@
+"""Search by vector, by stored item, by image; and the same query before and after an upgrade."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+from pydantic_core import to_json
+from starlette.requests import Request
+from starlette.responses import Response
+
+from midspan.gallery import Hit
+from midspan.service.answers import answer, flips, hits_as_json, newest, request_id
+from midspan.service.bodies import from_fields, is_form, read_form, read_json
+from midspan.service.context import core_of
+from midspan.service.core import Asked, Core, Found
+from midspan.service.errors import InvalidRequest, NotPossible, UnsupportedType
+from midspan.service.models import ItemSearch, SearchOptions, VectorSearch
+from midspan.spaces import FloatArray
+from midspan.upgrade import Record, search
+
+
+async def by_vector(request: Request) -> Response:
+    """The nearest items of one vector, or of several at once."""
+    core = core_of(request)
+    body = await read_json(request, VectorSearch, lane=core.reading)
+    rows = body.vectors or [body.vector or []]
+    found = await core.search.submit(_asked(body, space=body.space), _as_array(rows))
+    shown = [hits_as_json(hits, new=found.new, places=core.places) for hits in found.hits]
+    return _answer(request, {"results": shown if body.vectors is not None else shown[0]})
+
+
+async def by_item(request: Request) -> Response:
+    """More like this: the items nearest to a stored one, without itself."""
+    core = core_of(request)
+    body = await read_json(request, ItemSearch, lane=core.reading)
+    found = await core.reading.run(core.more_like, body.id, _asked(body))
+    return _answer(request, {"results": _shown(core, found)})
+
+
+async def by_image(request: Request) -> Response:
+    """The items nearest to an uploaded image."""
+    core = core_of(request)
+    if not is_form(request):
+        raise UnsupportedType("an image comes as multipart/form-data, in the field 'file'")
+    form = await read_form(request, image_bytes=core.settings.limits.image_bytes)
+    options = from_fields(SearchOptions, form.fields)
+    if form.image is None:
+        raise InvalidRequest("no image: the form wants a file called 'file'")
+    state = await core.reading.run(lambda: core.gallery.state)
+    loaded = core.encoders.for_query(state)
+    query = await core.embed_image(form.image, loaded)
+    asked = _asked(options, space=loaded.space.fingerprint)
+    return _answer(request, {"results": _shown(core, await core.search.submit(asked, query))})
+
+
+async def compare(request: Request) -> Response:
+    """The same query asked of the old service and of today's: what left, entered or moved."""
+    core = core_of(request)
+    if is_form(request):
+        form = await read_form(request, image_bytes=core.settings.limits.image_bytes)
+        options = from_fields(SearchOptions, {k: v for k, v in form.fields.items() if k != "id"})
+        if form.image is None and "id" not in form.fields:
+            raise InvalidRequest("no query: give a file called 'file', or an id")
+        image, id = form.image, form.fields.get("id")
+    else:
+        body = await read_json(request, ItemSearch, lane=core.reading)
+        options, image, id = body, None, body.id
+    record = await core.reading.run(_open_record, core)
+    asked = _asked(options)
+    if image is not None:
+        old, new = core.encoders.get(record.old), core.encoders.get(record.new)
+        if old is None or new is None:
+            missing = "--encoder (the old one)" if old is None else "--new-encoder"
+            raise NotPossible(
+                f"an image can be compared where both encoders are at hand; start the service with "
+                f"{missing}, or compare a stored item"
+            )
+        queries = await core.embed_image(image, old), await core.embed_image(image, new)
+        found = await core.reading.run(_both, core, record, asked, *queries, without=None)
+    else:
+        assert id is not None
+        found = await core.reading.run(_both_of_item, core, record, asked, id)
+    before, after, new_space = found
+    return _answer(
+        request,
+        {
+            "before": hits_as_json(before, new=new_space, places=core.places),
+            "after": hits_as_json(after, new=new_space, places=core.places),
+            "flips": flips(before, after),
+        },
+    )
+
+
+def _open_record(core: Core) -> Record:
+    record = Record.of(core.gallery.state)
+    if record is None or record.phase not in ("running", "paused"):
+        raise NotPossible(
+            "no upgrade is going on, so there is nothing to compare: before and after are the same"
+        )
+    return record
+
+
+def _both_of_item(
+    core: Core, record: Record, asked: Asked, id: str
+) -> tuple[list[Hit], list[Hit], str]:
+    """Before: its old vector. After: its true new vector, made now if it has none yet."""
+    item = core.gallery.get(id)
+    old = core.gallery.store.vectors([id], space=record.old)
+    if not len(old):
+        raise NotPossible(f"{id!r:.80} has no old vector: it came after the upgrade began")
+    new = core.gallery.store.vectors([id], space=record.new)
+    if not len(new) and (embed := core.embed_into(record.new)) is not None:
+        new = embed([item]).vectors
+    if not len(new):
+        found = core.more_like(id, asked)
+        before = _before(core, record, asked, old.vectors, without=id)
+        return before, found.hits[0], found.new
+    return _both(core, record, asked, old.vectors, new.vectors, without=id)
+
+
+def _both(
+    core: Core,
+    record: Record,
+    asked: Asked,
+    old: FloatArray,
+    new: FloatArray,
+    *,
+    without: str | None,
+) -> tuple[list[Hit], list[Hit], str]:
+    before = _before(core, record, asked, old, without=without)
+    state = core.gallery.state
+    if record.new not in state.spaces:
+        raise NotPossible("the upgrade ended in this moment")
+    after = search(
+        core.gallery,
+        new,
+        space=state.spaces[record.new],
+        k=asked.k + (without is not None),
+        filter=asked.parsed(),
+        exact=asked.exact,
+        threshold=asked.threshold,
+    )[0]
+    return before, [hit for hit in after if hit.id != without][: asked.k], newest(state)
+
+
+def _before(
+    core: Core, record: Record, asked: Asked, old: FloatArray, *, without: str | None
+) -> list[Hit]:
+    live = (record.old,)
+    hits = core.gallery.search(
+        old,
+        space=core.gallery.state.spaces[record.old],
+        k=asked.k + (without is not None),
+        filter=asked.parsed(),
+        exact=asked.exact,
+        threshold=asked.threshold,
+        live=live,
+        among=live,
+    )[0]
+    return [hit for hit in hits if hit.id != without][: asked.k]
+
+
+def _asked(options: SearchOptions, *, space: str | None = None) -> Asked:
+    return Asked(
+        k=options.k,
+        filter=None if not options.filter else to_json(options.filter).decode(),
+        threshold=options.threshold,
+        exact=options.exact,
+        space=space,
+    )
+
+
+def _as_array(rows: list[list[float]]) -> FloatArray:
+    if len({len(row) for row in rows}) > 1:
+        raise InvalidRequest("the vectors have different lengths")
+    with np.errstate(over="ignore"):  # too long for float32: the gallery says so
+        return np.asarray(rows, dtype=np.float32)
+
+
+def _shown(core: Core, found: Found) -> list[dict[str, object]]:
+    return hits_as_json(found.hits[0], new=found.new, places=core.places)
+
+
+def _answer(request: Request, content: dict[str, object]) -> Response:
+    took = 1000 * (time.perf_counter() - request.state.started)
+    return answer({**content, "took_ms": round(took, 3), "request_id": request_id(request)})
