@@ -11,9 +11,11 @@ import pytest
 
 from midspan.bridges import load_bridge
 from midspan.errors import EvaluationError
+from midspan.evaluation import backfill_curve, evaluate
 from midspan.spaces import Embeddings, FloatArray, Space
 from midspan.upgrade import Record, Upgrade, choose_scores, fit_scores
-from midspan.upgrade.mixing import gallery_scores
+from midspan.upgrade.mixing import match_odds
+from midspan.upgrade.scores import gallery_scores, mixed_curve
 from tests.upgrade.world import NEW, OLD, WIDE, bridge, ids, make, vectors
 
 
@@ -29,11 +31,36 @@ def test_gallery_scores_are_those_of_the_definitions() -> None:
                 assert found[row, place] == pytest.approx(value, abs=1e-5)
 
 
+def test_odds_are_those_that_made_the_matches() -> None:
+    """Log odds a + b·score, drawn and found again; and no worse a likelihood than the truth."""
+    rng = np.random.default_rng(0)
+    scores = rng.normal(0.3, 0.2, size=200_000)
+    true = -4.0 + 7.0 * scores
+    matches = rng.random(len(scores)) < 1 / (1 + np.exp(-true))
+    a, b = match_odds(scores, matches)
+    assert (a, b) == pytest.approx((-4.0, 7.0), abs=0.15)
+    signs = np.where(matches, 1, -1)
+    losses = [np.logaddexp(0, -signs * logits).mean() for logits in (a + b * scores, true)]
+    assert losses[0] <= losses[1] + 1e-6
+
+
+def test_odds_stay_finite_where_scores_part_the_matches_cleanly() -> None:
+    scores = np.linspace(0, 1, 100)
+    a, b = match_odds(scores, scores > 0.5)
+    assert 0 < b < 1e4
+    assert -a / b == pytest.approx(0.5, abs=0.02)
+    with pytest.raises(EvaluationError, match="0 of 100 pairs match"):
+        match_odds(scores, np.zeros(100, dtype=bool))
+
+
 @pytest.mark.parametrize("kind", ["direct", "map-query", "map-gallery"])
-def test_scores_come_nearer_to_those_of_true_new_vectors(kind: str, tmp_path: Path) -> None:
-    """On items that the map was not fitted on; and no order inside the part changes."""
+@pytest.mark.parametrize("labelled", [True, False])
+def test_a_mapped_score_has_the_odds_of_a_new_one(
+    kind: str, labelled: bool, tmp_path: Path
+) -> None:
+    """By labels, on items that the map was not fitted on; no order inside the part changes."""
     new_space = NEW if kind == "direct" else WIDE
-    old, new = vectors(ids(300), OLD), vectors(ids(300), new_space)
+    old, new = vectors(ids(500), OLD), vectors(ids(500), new_space)
     made, query, items = None, new.vectors, old.vectors
     if kind == "map-query":
         made = load_bridge(bridge(tmp_path, WIDE, OLD))
@@ -41,20 +68,19 @@ def test_scores_come_nearer_to_those_of_true_new_vectors(kind: str, tmp_path: Pa
     elif kind == "map-gallery":
         made = load_bridge(bridge(tmp_path, OLD, WIDE))
         items = made.apply(old.vectors)
-    apart = ~np.eye(100, dtype=bool)
-    before = gallery_scores(query[200:], items[200:], "cosine")[apart]
-    after = gallery_scores(new.vectors[200:], new.vectors[200:], "cosine")[apart]
-    isotonic = fit_scores(old[:200], new[:200], bridge=made)
-    assert np.square(isotonic(before) - after).mean() < np.square(before - after).mean()
-    quantile = fit_scores(old[:200], new[:200], bridge=made, method="quantile")
-    shares = [0.5, 0.75, 0.9, 0.97]
-    gaps = [
-        np.abs(np.subtract(np.quantile(part, shares), np.quantile(after, shares))).max()
-        for part in (before, quantile(before))
-    ]
-    assert gaps[1] < gaps[0]
-    for scores in (isotonic, quantile):
-        assert (np.diff(scores(np.unique(before))) > 0).all()
+    labels = new.columns["labels"]
+    scores = fit_scores(
+        old[:300], new[:300], bridge=made, labels=labels[:300] if labelled else None
+    )
+    apart = ~np.eye(200, dtype=bool)
+    before = gallery_scores(query[300:], items[300:], "cosine")[apart].astype(float)
+    assert (np.diff(scores(np.unique(before))) > 0).all()
+    if labelled:
+        after = gallery_scores(new.vectors[300:], new.vectors[300:], "cosine")[apart].astype(float)
+        matches = (labels[300:, None] == labels[None, 300:])[apart]
+        wanted, plain, mapped = (match_odds(s, matches) for s in (after, before, scores(before)))
+        assert mapped == pytest.approx(wanted, rel=0.15)
+        assert plain != pytest.approx(wanted, rel=0.15)
 
 
 def test_too_few_items_are_refused() -> None:
@@ -63,25 +89,31 @@ def test_too_few_items_are_refused() -> None:
 
 
 @pytest.mark.parametrize("labelled", [True, False])
-def test_the_choice_is_kept_with_the_upgrade(tmp_path: Path, labelled: bool) -> None:
+@pytest.mark.parametrize("calibrate", [None, True, False])
+def test_the_choice_is_kept_with_the_upgrade(
+    tmp_path: Path, labelled: bool, calibrate: bool | None
+) -> None:
     sample = vectors(ids(60), NEW)
     with make("sqlite", tmp_path) as gallery:
         if not labelled:
             sample = Embeddings(sample.ids, sample.vectors, NEW)
             gallery.annotate({id: {} for id in ids(60)})
-        Upgrade.start(gallery, to=sample, calibrate=True)
+        Upgrade.start(gallery, to=sample, calibrate=calibrate)
         record = Record.of(gallery.state)
         assert record is not None
+        status, kept = Upgrade(gallery).status(), record.score_map()
+        assert status.calibrated == (kept is not None)
+        if calibrate is False or (calibrate is None and not labelled):
+            assert (status.mixing, kept) == (None, None)  # nothing was tried
+            return
         wanted = choose_scores(vectors(ids(60), OLD), sample, labels=sample.labels)
-        kept, values = record.score_map(), np.linspace(-1, 1, 50)
+        values = np.linspace(-1, 1, 50)
         assert (kept is None) == (wanted.scores is None)
         if kept is not None and wanted.scores is not None:
             assert kept(values) == pytest.approx(wanted.scores(values))
-        status = Upgrade(gallery).status()
-        assert status.calibrated == (kept is not None)
         assert status.mixing is not None
         assert status.mixing["chosen"] == wanted.chosen
-        assert set(status.mixing["quality"]) == set(wanted.quality)
+        assert status.mixing["quality"] == pytest.approx(wanted.quality)
 
 
 def average_precision(scores: FloatArray, labels: npt.NDArray[Any]) -> float:
@@ -97,42 +129,56 @@ def average_precision(scores: FloatArray, labels: npt.NDArray[Any]) -> float:
 def test_the_quality_of_a_choice_is_that_of_the_mixed_ranking() -> None:
     old, new = vectors(ids(120), OLD), vectors(ids(120), NEW)
     found = choose_scores(old, new, labels=new.labels)
-    drawn = np.random.default_rng(0).permutation(120)[60:]
+    drawn = np.random.default_rng(0).permutation(120)
     old, new = old[drawn], new[drawn]
     stale = gallery_scores(new.vectors, old.vectors, "cosine")
     fresh = gallery_scores(new.vectors, new.vectors, "cosine")
-    place = np.random.default_rng(0).permutation(60) / 60
+    place = np.random.default_rng(2).permutation(120) / 120
     wanted = [
         average_precision(np.where(place < share, fresh, stale), new.columns["labels"])
-        for share in (0.25, 0.5, 0.75)
+        for share in (0.1, 0.3, 0.5, 0.7, 0.9)
     ]
     assert found.quality["plain"] == pytest.approx(np.mean(wanted), abs=1e-6)
     assert (found.scores is None) == (found.chosen == "plain")
 
 
-def test_scores_on_another_scale_are_brought_back() -> None:
+def halved(meaning: Embeddings) -> tuple[Embeddings, Embeddings]:
     """Old vectors with a constant part beside the meaning: all scores are halved, no more."""
-    meaning = vectors(ids(200), NEW)
     before = Space("old", 13, fingerprint="f-13")
     after = Space("new", 13, fingerprint="f-13n", compatible_with=("f-13",))
-    rows = np.concatenate([meaning.vectors, np.zeros((200, 1), np.float32)], axis=1)
+    rows = np.concatenate([meaning.vectors, np.zeros((len(meaning), 1), np.float32)], axis=1)
     constant = np.zeros(13, np.float32)
     constant[-1] = np.sqrt(0.75)
     old = Embeddings(meaning.ids, (0.5 * rows + constant).astype(np.float32), before)
-    new = Embeddings(meaning.ids, rows, after)
+    return old, Embeddings(meaning.ids, rows, after)
+
+
+def test_scores_on_another_scale_are_brought_back() -> None:
+    meaning = vectors(ids(200), NEW)
+    old, new = halved(meaning)
     found = choose_scores(old, new, labels=meaning.labels)
-    drawn = np.random.default_rng(0).permutation(200)[100:]
-    fresh = gallery_scores(rows[drawn], rows[drawn], "cosine")
-    best = average_precision(fresh, meaning.columns["labels"][drawn])
-    assert found.chosen != "plain"
+    fresh = gallery_scores(new.vectors, new.vectors, "cosine")
+    best = average_precision(fresh, meaning.columns["labels"])
+    assert found.chosen == "odds"
     assert found.quality["plain"] < best - 0.05
-    assert found.quality[found.chosen] == pytest.approx(best, abs=0.005)
+    assert found.quality["odds"] == pytest.approx(best, abs=0.005)
+    assert found.scores is not None
+    # A query of length one meets half of every score: the map doubles it again.
+    assert found.scores(np.array([0.1, 0.4])) == pytest.approx([0.2, 0.8], abs=0.02)
+
+
+def test_neighbours_stand_for_labels_where_there_are_none() -> None:
+    old, new = halved(vectors(ids(200), NEW))
+    found = choose_scores(old, new)
+    assert (found.chosen, found.quality) == ("neighbours", {})
+    assert found.scores is not None
+    assert found.scores(np.array([0.1, 0.4])) == pytest.approx([0.2, 0.8], abs=0.02)
 
 
 def test_plain_is_no_choice_between_scores_of_two_kinds() -> None:
     old, new = vectors(ids(60), OLD), vectors(ids(60), NEW)
     found = choose_scores(old, new, labels=new.labels, plain=False)
-    assert set(found.quality) == {"isotonic", "quantile"}
+    assert found.chosen == "odds"
     assert found.scores is not None
 
 
@@ -143,10 +189,46 @@ def test_a_gain_that_may_be_chance_is_none() -> None:
     old = Embeddings(new.ids, (new.vectors + jitter).astype(np.float32), OLD)
     found = choose_scores(old, new, labels=new.labels)
     assert (found.chosen, found.scores) == ("plain", None)
-    assert found.quality["quantile"] == pytest.approx(found.quality["plain"], abs=0.01)
+    assert found.quality["odds"] == pytest.approx(found.quality["plain"], abs=0.01)
 
 
 def test_a_sample_in_which_no_class_has_two_items_leaves_plain_scores() -> None:
     old, new = vectors(ids(40), OLD), vectors(ids(40), NEW)
     found = choose_scores(old, new, labels=np.arange(40))
     assert found.chosen == "plain"
+
+
+def test_old_vectors_that_mean_nothing_leave_plain_scores() -> None:
+    new = vectors(ids(100), NEW)
+    noise = np.random.default_rng(0).standard_normal(new.vectors.shape).astype(np.float32)
+    found = choose_scores(Embeddings(new.ids, noise, OLD), new, labels=new.labels)
+    assert (found.scores is None) == (found.chosen == "plain")
+    if found.chosen != "plain":
+        assert found.quality["odds"] > found.quality["plain"]
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+def test_the_mixed_curve_is_the_backfill_curve(mapped: bool, tmp_path: Path) -> None:
+    new_space = WIDE if mapped else NEW
+    old, new = vectors(ids(90), OLD), vectors(ids(90), new_space)
+    made = load_bridge(bridge(tmp_path, OLD, WIDE)) if mapped else None
+    order = np.random.default_rng(3).permutation(90)
+    found = mixed_curve(
+        old,
+        new,
+        bridge=made,
+        labels=new.columns["labels"],
+        order=order,
+        fractions=np.linspace(0, 1, 7),
+    )
+    wanted = backfill_curve(
+        query=new,
+        gallery_old=old if made is None else made.transform(old),
+        gallery_new=new,
+        order=order,
+        points=7,
+        before=evaluate(old, metrics=["recall@1"]).per_query["recall@1"],
+    )
+    assert found.values == pytest.approx(wanted.values, abs=1e-6)
+    assert found.negative_flips == pytest.approx(wanted.negative_flips)
+    assert found.area == pytest.approx(wanted.area_trapezoid)

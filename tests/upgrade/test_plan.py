@@ -85,11 +85,17 @@ def test_labels_come_from_the_payload_if_the_sample_has_none(tmp_path: Path) -> 
 def test_bridged_plans(tmp_path: Path, mode: str, searches: int, sets: int) -> None:
     new, folder = settings_for(mode, tmp_path)
     with make("memory", tmp_path) as gallery:
-        plan = Upgrade.plan(gallery, to=vectors(ids(60), new), mode=mode, bridge=folder)  # type: ignore[arg-type]
+        to = vectors(ids(60), new)
+        plan = Upgrade.plan(gallery, to=to, mode=mode, bridge=folder, calibrate=False)  # type: ignore[arg-type]
+        tried = Upgrade.plan(gallery, to=to, mode=mode, bridge=folder)  # type: ignore[arg-type]
+    assert plan.mixing is None
     assert plan.searches_per_query == searches
+    assert tried.mixing is not None
+    assert tried.searches_per_query == (2 if tried.mixing["chosen"] == "odds" else searches)
     assert plan.disk_bytes == sets * 60 * (16 * 4 + 48)
     assert plan.gate is not None
-    assert (plan.curve is None) == (mode == "map-query")
+    assert plan.curve is not None
+    assert len(plan.curve["values"]) == 11
 
 
 def test_vectors_that_are_there_already_are_counted(tmp_path: Path) -> None:

@@ -29,8 +29,9 @@ ORDER = typer.Option(
     "class_distance, bridge_error, disagreement."
 )
 CALIBRATE = typer.Option(
-    "--calibrate",
-    help="Bring scores of old and new vectors to one scale: better ranking, two searches.",
+    "--calibrate/--plain",
+    help="Bring scores of old and new vectors to one scale: better ranking, two searches. Default: "
+    "if that ranks better on held-out queries of --to NEW.npz, with labels.",
 )
 SHADOW_OLD = typer.Option(help="Queries of the old encoder, best with labels: .npz.")
 SHADOW_NEW = typer.Option(help="The same queries (by id) of the new encoder: .npz.")
@@ -45,7 +46,7 @@ def plan(
     mode: Annotated[Mode, MODE] = "direct",
     bridge: Annotated[Path | None, BRIDGE] = None,
     order: Annotated[str, ORDER] = "uncertainty",
-    calibrate: Annotated[bool, CALIBRATE] = False,
+    calibrate: Annotated[bool | None, CALIBRATE] = None,
     as_json: bool = JSON_OPTION,
 ) -> None:
     """What an upgrade would do, how long it takes and what the gate says. Writes nothing."""
@@ -74,7 +75,7 @@ def start(
     mode: Annotated[Mode, MODE] = "direct",
     bridge: Annotated[Path | None, BRIDGE] = None,
     order: Annotated[str, ORDER] = "uncertainty",
-    calibrate: Annotated[bool, CALIBRATE] = False,
+    calibrate: Annotated[bool | None, CALIBRATE] = None,
     as_json: bool = JSON_OPTION,
 ) -> None:
     """From the next query on the new encoder answers. No image is read yet."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from midspan.cli.output import duration, percent, print_json, print_table
 
@@ -24,6 +25,8 @@ def print_status(found: Status, *, as_json: bool) -> None:
         ["time left", duration(found.seconds_left)],
         ["gate", found.gate or "not asked"],
     ]
+    if found.mixing is not None:
+        rows.append(["scores of old and new vectors", mixing_words(found.mixing)])
     print_table(f"{found.location}: upgrade", ["", ""], rows)
 
 
@@ -43,9 +46,25 @@ def print_plan(plan: Plan) -> None:
             [f"  {check['name']}", f"{percent(check['value'])} %, limit {percent(check['limit'])}"]
             for check in plan.gate["checks"]
         ]
+    if plan.mixing is not None:
+        rows.append(["scores of old and new vectors", mixing_words(plan.mixing)])
     if plan.curve is not None:
         shown = ", ".join(percent(value) for value in plan.curve["values"][::5])
         rows.append([f"expected {plan.curve['metric']}, %", f"{shown} at 0, 50, 100 %"])
     print_table(f"{plan.location}: plan, nothing is written", ["", ""], rows)
     for note in plan.notes:
         print(f"· {note}")
+
+
+def mixing_words(mixing: Mapping[str, Any]) -> str:
+    """What was chosen, and by how much it was better on the sample."""
+    words = {
+        "plain": "as they are",
+        "odds": "calibrated by labels",
+        "neighbours": "calibrated by neighbours",
+    }[mixing["chosen"]]
+    quality = mixing["quality"]
+    if len(quality) < 2:
+        return words
+    tried = ", ".join(f"{name} {percent(value)}" for name, value in quality.items())
+    return f"{words} (mAP on held-out queries, %: {tried})"

@@ -14,17 +14,20 @@ import numpy as np
 
 from midspan.bridges import Bridge
 from midspan.errors import MidspanError
-from midspan.evaluation import backfill_curve
 from midspan.gallery import Gallery
 from midspan.spaces import Embeddings, Space
 from midspan.upgrade.embed import Embed, embed_all
 from midspan.upgrade.gate import gate
+from midspan.upgrade.mixing import Mixing
 from midspan.upgrade.orders import order_named
 from midspan.upgrade.priorities import hints_for, paired_sample
+from midspan.upgrade.scores import mixed_curve
+from midspan.upgrade.start import mixing_for
 
 ROW_BYTES = 48  # beside its numbers, what a stored vector costs in the embedded store
 WARM_UP, TIMED = 8, 64  # items embedded to measure the time
 POINTS = 11
+ASKED = 1500  # items of the sample that the expected curve is computed on
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,7 @@ class Plan:
     sample: int  # items whose new vectors the evidence is from
     gate: Mapping[str, Any] | None
     curve: Mapping[str, Any] | None  # expected along the backfill, with labels
+    mixing: Mapping[str, Any] | None  # how scores of the two parts would be brought together
     notes: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
@@ -57,7 +61,7 @@ def make_plan(
     mode: str,
     order: str,
     bridge: Bridge | None,
-    calibrate: bool,
+    calibrate: bool | None,
     sample: Embeddings | None,
     embed: Embed | None,
 ) -> Plan:
@@ -70,12 +74,14 @@ def make_plan(
     vectors = to_embed + (counts.items if mode == "map-gallery" else 0)
     seconds_each = None if embed is None else _measured(gallery, embed, new, notes)
     evidence, curve, size = None, None, 0
+    mixing: Mixing | None = None
     if sample is not None and len(sample):
         mine, theirs = paired_sample(gallery, old.fingerprint, sample)
         size = len(mine)
         try:
             evidence = _gate(mine, theirs, mode=mode, bridge=bridge).to_dict()
-            curve = _curve(mine, theirs, mode=mode, order=order, bridge=bridge)
+            mixing = mixing_for(mine, theirs, mode=mode, bridge=bridge, calibrate=calibrate)
+            curve = _curve(mine, theirs, order=order, bridge=bridge, mixing=mixing)
         except MidspanError as error:
             notes.append(f"no full evidence: {error}")
     else:
@@ -88,13 +94,14 @@ def make_plan(
         to_space=str(new),
         items=counts.items,
         to_embed=to_embed,
-        searches_per_query=2 if mode == "map-query" or calibrate else 1,
+        searches_per_query=2 if mode == "map-query" or (mixing and mixing.scores) else 1,
         disk_bytes=vectors * (new.dim * 4 + ROW_BYTES),
         seconds_per_item=seconds_each,
         seconds=None if seconds_each is None else seconds_each * to_embed,
         sample=size,
         gate=evidence,
         curve=curve,
+        mixing=None if mixing is None else mixing.evidence(),
         notes=tuple(notes),
     )
 
@@ -127,23 +134,34 @@ def _gate(mine: Embeddings, theirs: Embeddings, *, mode: str, bridge: Bridge | N
 
 
 def _curve(
-    mine: Embeddings, theirs: Embeddings, *, mode: str, order: str, bridge: Bridge | None
+    mine: Embeddings,
+    theirs: Embeddings,
+    *,
+    order: str,
+    bridge: Bridge | None,
+    mixing: Mixing | None,
 ) -> dict[str, Any] | None:
-    """map-query compares in two spaces; its curve is not one of backfill_curve's."""
-    if mine.labels is None or mode == "map-query":
+    if theirs.labels is None:
         return None
-    chosen = order_named(order)
+    rows = np.sort(np.random.default_rng(0).permutation(len(mine))[:ASKED])
+    mine, theirs = mine[rows], theirs[rows]
     columns = {"created": np.zeros(len(mine)), "seen": np.zeros(len(mine))}
-    hints = hints_for(order, mine, new=theirs, bridge=bridge)
-    ranked = np.argsort(-chosen(mine.with_columns(columns), hints), kind="stable")
-    stale = mine if bridge is None else bridge.transform(mine)
-    curve = backfill_curve(
-        query=theirs, gallery_old=stale, gallery_new=theirs, order=ranked, points=POINTS
+    forward = bridge if bridge is not None and bridge.source.same_as(mine.space) else None
+    hints = hints_for(order, mine, new=theirs, bridge=forward)
+    chosen = order_named(order)(mine.with_columns(columns), hints)
+    curve = mixed_curve(
+        mine,
+        theirs,
+        bridge=bridge,
+        labels=theirs.columns["labels"],
+        order=np.argsort(-chosen, kind="stable"),
+        fractions=np.linspace(0.0, 1.0, POINTS),
+        scores=None if mixing is None else mixing.scores,
     )
     return {
-        "metric": curve.metric,
+        "metric": "map",
         "fractions": curve.fractions.tolist(),
         "values": curve.values.tolist(),
         "negative_flips": curve.negative_flips.tolist(),
-        "area": curve.area_trapezoid,
+        "area": curve.area,
     }

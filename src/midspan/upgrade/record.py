@@ -39,7 +39,7 @@ class Record:
     bridge: str | None = None  # folder
     digest: str | None = None  # of the bridge: another one in the folder is refused
     scores: Mapping[str, Any] | None = None  # ScoreMap, as `score_map` reads it
-    mixing: Mapping[str, Any] | None = None  # if calibration was asked for: what was chosen, why
+    mixing: Mapping[str, Any] | None = None  # what was tried and chosen
     reason: str | None = None  # why it is paused
     gate: str | None = None  # the last verdict
 

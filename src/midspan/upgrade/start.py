@@ -12,7 +12,7 @@ from midspan.errors import ConfigError, GalleryError, SpaceMismatch
 from midspan.gallery import Gallery, State
 from midspan.spaces import Embeddings, Space
 from midspan.upgrade.mapping import bridge_of, check_bridge, load_for, map_items, mapped_space
-from midspan.upgrade.mixing import choose_scores
+from midspan.upgrade.mixing import FEWEST, Mixing, choose_scores
 from midspan.upgrade.orders import CENTRES, LEARNT, Hints, order_named
 from midspan.upgrade.priorities import hints_for, paired_sample, prioritise, sample_items
 from midspan.upgrade.record import MODES, Mode, Record, change, open_record, score_map_json
@@ -32,7 +32,7 @@ def start(
     mode: Mode,
     bridge: str | Path | None,
     order: str,
-    calibrate: bool,
+    calibrate: bool | None,
     sample: Embeddings | None,
     rollback: bool,
     seed: int,
@@ -47,7 +47,7 @@ def start(
             raise _already_open(gallery, before)
     else:
         old = check_start(gallery, gallery.state, new, mode=mode, bridge=bridge)
-        _check_metrics(old, new, mode=mode, calibrate=calibrate)
+        _check_metrics(old, new, mode=mode, calibrate=calibrate, sample=sample)
         if order in LEARNT:  # may be refused; the other orders always can be written
             forward = load_bridge(bridge) if bridge and mode == "map-gallery" else None
             _order_hints(gallery, order, old=old.fingerprint, sample=sample, seed=seed, by=forward)
@@ -59,8 +59,7 @@ def start(
             started=time.time(),
             rollback=rollback,
         )
-        if calibrate:
-            record = _calibrated(gallery, record, sample, bridge=bridge)
+        record = _calibrated(gallery, record, sample, bridge=bridge, calibrate=calibrate)
         if mode != "direct":
             folder, digest = load_for(bridge, mode=mode, old=old, new=new)
             record = dataclasses.replace(record, bridge=folder, digest=digest)
@@ -152,23 +151,50 @@ def sample_of(to: Space | HasSpace, sample: Embeddings | None) -> Embeddings | N
 
 
 def _calibrated(
-    gallery: Gallery, record: Record, sample: Embeddings | None, *, bridge: str | Path | None
+    gallery: Gallery,
+    record: Record,
+    sample: Embeddings | None,
+    *,
+    bridge: str | Path | None,
+    calibrate: bool | None,
 ) -> Record:
     """With the mixing that ranks best on the sample's items."""
     if sample is None:
-        raise ConfigError(
-            "calibrated scores are learnt from items that have both vectors: give a sample of new "
-            "vectors (--to NEW.npz)"
-        )
+        if calibrate:
+            raise ConfigError(
+                "calibrated scores are learnt from items that have both vectors: give a sample of "
+                "new vectors (--to NEW.npz)"
+            )
+        return record
     old, new = paired_sample(gallery, record.old, sample)
     made = None if bridge is None else load_bridge(bridge)
-    comparable = record.mode != "map-query" or old.space.metric == new.space.metric
-    found = choose_scores(old, new, bridge=made, labels=new.labels, plain=comparable)
+    found = mixing_for(old, new, mode=record.mode, bridge=made, calibrate=calibrate)
+    if found is None:
+        return record
     return dataclasses.replace(
         record,
         scores=None if found.scores is None else score_map_json(found.scores),
-        mixing={"chosen": found.chosen, "quality": dict(found.quality)},
+        mixing=found.evidence(),
     )
+
+
+def mixing_for(
+    old: Embeddings,
+    new: Embeddings,
+    *,
+    mode: str,
+    bridge: Bridge | None,
+    calibrate: bool | None,
+) -> Mixing | None:
+    """How the scores of the two parts are brought together; None: as they are, untried.
+
+    calibrate: None tries it out where there are labels, or where plain scores are no choice.
+    """
+    comparable = mode != "map-query" or old.space.metric == new.space.metric
+    enough = len(old) >= FEWEST and new.labels is not None
+    if calibrate is False or (calibrate is None and comparable and not enough):
+        return None
+    return choose_scores(old, new, bridge=bridge, labels=new.labels, plain=comparable)
 
 
 def check_start(
@@ -204,11 +230,15 @@ def check_start(
     return old
 
 
-def _check_metrics(old: Space, new: Space, *, mode: str, calibrate: bool) -> None:
-    if mode == "map-query" and old.metric != new.metric and not calibrate:
+def _check_metrics(
+    old: Space, new: Space, *, mode: str, calibrate: bool | None, sample: Embeddings | None
+) -> None:
+    learnt = calibrate or (calibrate is None and sample is not None)
+    if mode == "map-query" and old.metric != new.metric and not learnt:
         raise SpaceMismatch(
             f"scores in {old} and {new} are of different kinds and cannot be merged as they are; "
-            "start with calibrate (--calibrate), or map the gallery (--mode map-gallery)"
+            "give a sample of new vectors (--to NEW.npz) to calibrate them, or map the gallery "
+            "(--mode map-gallery)"
         )
 
 

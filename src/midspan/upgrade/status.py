@@ -33,7 +33,7 @@ class Status:
     rate: float | None  # items a second, all workers together; None: nobody works
     seconds_left: float | None
     calibrated: bool  # scores of the old part are mapped
-    mixing: Mapping[str, Any] | None  # what was tried, if calibration was asked for
+    mixing: Mapping[str, Any] | None  # what was tried and chosen; None: scores as they are
     rollback: bool  # promised
     gate: str | None
     reason: str | None  # why it is paused

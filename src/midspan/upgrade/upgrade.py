@@ -45,7 +45,7 @@ class Upgrade:
         mode: Mode = "direct",
         bridge: str | Path | None = None,
         order: str = "uncertainty",
-        calibrate: bool = False,
+        calibrate: bool | None = None,
         sample: Embeddings | None = None,
         embed: Embed | None = None,
     ) -> Plan:
@@ -78,7 +78,7 @@ class Upgrade:
         mode: Mode = "direct",
         bridge: str | Path | None = None,
         order: str = "uncertainty",
-        calibrate: bool = False,
+        calibrate: bool | None = None,
         sample: Embeddings | None = None,
         rollback: bool = True,
         seed: int = 0,
@@ -89,9 +89,9 @@ class Upgrade:
         In the mode map-gallery the stored vectors are mapped first, while the old service goes
         on; stopped in between, the same call goes on. Priorities are written last.
 
-        calibrate: scores of the part that is not refreshed are mapped to the scale of the new
-        ones, which costs a second search; wants a sample (or `to` as Embeddings). Where plain
-        scores rank better on the sample (with labels), they stay.
+        calibrate: scores of the part that is not refreshed are brought to the scale of the new
+        ones, which costs a second search. By default where that ranks better beyond doubt on a
+        labelled sample (`to` as Embeddings, or `sample`); False: never; True: also without labels.
         rollback: promise it: `wanted_spaces` then asks for an old vector of new items too.
         """
         begin.start(
