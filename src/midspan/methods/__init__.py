@@ -12,6 +12,8 @@ METHODS = {
     "hot_refresh": "midspan.methods.hot_refresh:HotRefresh",
     "unibct": "midspan.methods.unibct:UniBCT",
     "advbct": "midspan.methods.advbct:AdvBCT",
+    "mixbct": "midspan.methods.mixbct:MixBCT",
+    "simplex": "midspan.methods.simplex:Simplex",
 }
 
 __all__ = ["METHODS", "Batch", "Method", "OldArtifacts", "OldClassifier"]
