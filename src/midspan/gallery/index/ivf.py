@@ -30,6 +30,7 @@ class Ivf:
             self._quantiser, dim, self.lists, faiss.ScalarQuantizer.QT_8bit, kind
         )
         self._index.train(np.ascontiguousarray(sample))  # the ranges of the codes only
+        self._plain: tuple[int, Any] = (0, None)  # probes, and faiss's settings for as many
 
     def __len__(self) -> int:
         return int(self._index.ntotal)
@@ -52,13 +53,19 @@ class Ivf:
         """(Q, k) rough scores and rows, −1 where there are no more."""
         probes = min(probes, self.lists)
         if allowed is None:
-            settings = self._faiss.SearchParametersIVF(nprobe=probes)
+            known, settings = self._plain
+            if known != probes:  # making them takes longer than a small search
+                settings = self._faiss.SearchParametersIVF(nprobe=probes)
+                self._plain = probes, settings
         else:
             bits = np.packbits(allowed, bitorder="little")
             selector = self._faiss.IDSelectorBitmap(bits)
             settings = self._faiss.SearchParametersIVF(nprobe=probes, sel=selector)
-        # faiss.contrib.torch_utils, which pytorch-metric-learning loads, swaps `search` for one
-        # that takes no params, and keeps the former one under this name.
-        search = getattr(self._index, "search_numpy", self._index.search)
-        scores, rows = search(queries, k, params=settings)
+        queries = np.ascontiguousarray(queries, dtype=np.float32)
+        scores = np.empty((len(queries), k), dtype=np.float32)
+        rows = np.empty((len(queries), k), dtype=np.int64)
+        # `search` itself is swapped by faiss.contrib.torch_utils, which pytorch-metric-learning
+        # loads, for one that takes no params. This is what both of them call in the end.
+        swig = self._faiss.swig_ptr
+        self._index.search_c(len(queries), swig(queries), k, swig(scores), swig(rows), settings)
         return scores, rows

@@ -14,25 +14,17 @@ import numpy as np
 from midspan.errors import StateChanged
 from midspan.gallery.index.exact import Best, Part, scan
 from midspan.gallery.index.family import Family
+from midspan.gallery.index.found import Found, by_lists, count_for, fresh_rows, score
 from midspan.gallery.index.mirror import NO_SPACE, NOWHERE, Mirror
 from midspan.gallery.index.shelf import HOLE, BoolArray, Shelf
-from midspan.gallery.scores import pair_scores, prepare
+from midspan.gallery.scores import prepare
 from midspan.spaces import FloatArray, IntArray, Metric
 
-EXTRA = 16  # candidates beyond k, for equal scores
+EXTRA = 16  # rows beyond k that comparing everything fetches at first
 HOLES = 0.02
 GATHER = 20_000  # rows that a filter leaves, up to which they are taken out and compared
 
 EPSILON = float(np.finfo(np.float32).eps)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Found:
-    """The candidates of one query by falling score: the k best, all that equal the k-th, more."""
-
-    items: IntArray
-    spaces: IntArray
-    scores: FloatArray
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -60,6 +52,11 @@ def search(
             raise StateChanged("the gallery left one of these spaces during the search; repeat it")
         metric = mirror.tracked[among[0]].metric
         queries = prepare(vectors, metric=metric)
+        if not exact and allowed is None:
+            family = _whole(mirror, live, among)
+            found = None if family is None else by_lists(family, queries, k=k, metric=metric)
+            if found is not None:
+                return found
         if tuple(live) == mirror.preference:
             sources = _present_view(mirror, among, allowed)
         else:
@@ -72,6 +69,17 @@ def search(
 
 
 # ---- what to look at
+
+
+def _whole(mirror: Mirror, live: Sequence[int], among: Sequence[int]) -> Family | None:
+    """The indexed family whose every live vector is to be compared, if that is all."""
+    if tuple(live) != mirror.preference:
+        return None
+    mine = [family for family in mirror.families if not family.members.keys().isdisjoint(among)]
+    if len(mine) != 1 or mine[0].ivf is None:
+        return None
+    others = (space for space in mirror.preference if space not in among)
+    return None if any(space in mine[0].members for space in others) else mine[0]
 
 
 def _present_view(mirror: Mirror, among: Sequence[int], allowed: BoolArray | None) -> list[_Source]:
@@ -153,7 +161,7 @@ def _by_index(
         if count == 0:
             continue
         if count <= GATHER and source.rows is not None and count < len(source.shelf) // 2:
-            best = Best(len(queries), min(2 * k + EXTRA, count))
+            best = Best(len(queries), min(count_for(k), count))
             scan(best, queries, [_gathered(source)], metric=metric)
             parts = [best.sorted()[1]]
         else:
@@ -161,7 +169,7 @@ def _by_index(
         for query, lists in enumerate(candidates):
             lists.append((source.shelf, _valid(source, [part[query] for part in parts])))
     found = [
-        _score(lists, query, among=among, metric=metric)
+        score(lists, query, among=among, metric=metric)
         for lists, query in zip(candidates, queries, strict=True)
     ]
     if any(len(one.items) < min(k, wanted) for one in found):
@@ -179,16 +187,12 @@ def _list_candidates(
     mostly = share > 0.9  # then leaving out afterwards is cheaper than asking for every row
     _, rows = family.ivf.search(
         queries,
-        2 * k + EXTRA + (k if mostly and share < 1 else 0),
+        count_for(k) + (k if mostly and share < 1 else 0),
         probes=int(np.ceil(family.ivf.probes / share)),
         allowed=None if mostly else source.rows,
     )
-    parts: list[IntArray] = [rows]
-    if family.fresh.count:
-        best = Best(len(queries), min(k + EXTRA, family.fresh.count))
-        scan(best, queries, [(family.fresh.rows, family.fresh.vectors, None)], metric=metric)
-        parts.append(best.sorted()[1])
-    return parts
+    fresh = fresh_rows(family, queries, k=k, metric=metric)
+    return [rows] if fresh is None else [rows, fresh]
 
 
 def _valid(source: _Source, parts: Sequence[IntArray]) -> IntArray:
@@ -229,7 +233,7 @@ def _by_scan(
                     (source.shelf, _valid(source, [rows[place]]))
                     for source, (_, rows) in zip(sources, parts, strict=True)
                 ]
-                one = _score(lists, queries[query], among=among, metric=metric)
+                one = score(lists, queries[query], among=among, metric=metric)
                 cut = max((scores[place, -1] for scores, _ in parts), default=-np.inf)
                 if _complete(one, float(cut), queries[query], k=k, metric=metric):
                     found[query] = one
@@ -279,28 +283,3 @@ def _gathered(source: _Source) -> Part:
     assert source.rows is not None
     rows = np.flatnonzero(source.rows)
     return rows, source.shelf.take(rows), None
-
-
-def _score(
-    lists: Sequence[tuple[Shelf, IntArray]],
-    query: FloatArray,
-    *,
-    among: Sequence[int],
-    metric: Metric,
-) -> Found:
-    """The true scores of all candidates, best first."""
-    lists = [(shelf, rows) for shelf, rows in lists if len(rows)]
-    if not lists:
-        return Found(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.float32))
-    items = np.concatenate([shelf.items[rows] for shelf, rows in lists])
-    spaces = np.concatenate([shelf.spaces[rows] for shelf, rows in lists]).astype(np.int64)
-    scores = np.concatenate(
-        [pair_scores(query, shelf.take(rows), metric=metric) for shelf, rows in lists]
-    )
-    order = np.argsort(-scores, kind="stable")
-    wrong = np.ones(len(spaces), dtype=bool)
-    for space in among:
-        wrong &= spaces != space
-    if wrong.any():  # a vector of another space took the row meanwhile
-        order = order[~wrong[order]]
-    return Found(items[order], spaces[order], scores[order])

@@ -68,14 +68,15 @@ class Shelf:
         """(len(rows), D), a copy."""
         if len(rows) == 0:
             return np.empty((0, self.dim), dtype=np.float32)
-        which, inside = rows // self.block, rows % self.block
-        if len(self.blocks) == 1 or (which == which[0]).all():
-            only: FloatArray = self.blocks[which[0]][inside]
+        if len(self.blocks) == 1:
+            only: FloatArray = self.blocks[0][rows]
             return only
+        which, inside = rows // self.block, rows % self.block
         out = np.empty((len(rows), self.dim), dtype=np.float32)
-        for block in np.unique(which):
-            mine = which == block
-            out[mine] = self.blocks[block][inside[mine]]
+        for block, vectors in enumerate(self.blocks):
+            mine = np.flatnonzero(which == block)
+            if len(mine):
+                out[mine] = vectors[inside[mine]]
         return out
 
     def remove(self, rows: IntArray) -> None:

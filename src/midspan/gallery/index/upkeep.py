@@ -18,6 +18,7 @@ import numpy as np
 from midspan.gallery.index.clusters import k_means
 from midspan.gallery.index.exact import Best, scan
 from midspan.gallery.index.family import Family
+from midspan.gallery.index.found import count_for
 from midspan.gallery.index.ivf import Ivf
 from midspan.gallery.index.mirror import Mirror
 from midspan.gallery.index.shelf import HOLE
@@ -210,7 +211,7 @@ def calibrate(ivf: Ivf, mirror: Mirror, family: Family, rows: IntArray) -> None:
     ]
 
     def recall(probes: int) -> float:
-        _, found = ivf.search(queries, 2 * NEIGHBOURS + 17, probes=probes, allowed=None)
+        _, found = ivf.search(queries, count_for(NEIGHBOURS + 1), probes=probes, allowed=None)
         shares = [
             len(wanted & set(got.tolist())) / max(1, len(wanted))
             for wanted, got in zip(truth, found, strict=True)

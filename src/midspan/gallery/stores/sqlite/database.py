@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from midspan.errors import FormatError, GalleryError, StoreError
 
@@ -48,13 +49,13 @@ class Database:
         finally:
             self._give_back(connection)
 
-    @contextmanager
-    def asking(self) -> Iterator[sqlite3.Connection]:
-        """For one statement, which is a snapshot by itself."""
+    def ask(self, statement: str, values: Sequence[str | int | float]) -> list[tuple[Any, ...]]:
+        """The rows of one statement, which is a snapshot by itself."""
         connection = self._borrow()
         try:
-            with self.errors():
-                yield connection
+            return connection.execute(statement, values).fetchall()
+        except sqlite3.Error as error:
+            raise explain(error, self.path) from error
         finally:
             self._give_back(connection)
 
@@ -62,10 +63,13 @@ class Database:
         """SQLite's counter: the same as before if no connection of any process wrote since."""
         with self._watch_lock:
             self.check_open()
-            with self.errors():
-                if self._watch is None:
+            if self._watch is None:
+                with self.errors():
                     self._watch = self._connect()
+            try:
                 return int(self._watch.execute("PRAGMA data_version").fetchone()[0])
+            except sqlite3.Error as error:  # without `errors`, which costs as much as the question
+                raise explain(error, self.path) from error
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:

@@ -14,16 +14,18 @@ from midspan.gallery.index.upkeep import Upkeep
 from midspan.gallery.scores import prepare
 from midspan.gallery.stores.sqlite.database import Database
 from midspan.gallery.stores.sqlite.rows import as_matrix
+from midspan.gallery.stores.sqlite.texts import Texts
 from midspan.spaces import FloatArray, IntArray, Space
 
 FETCH = 4096  # rows read at once
+FORGET = 10_000  # changed items beyond which all texts are forgotten
 
 
 class Follower:
     """`catch_up` before each search: what was acknowledged before is then in the mirror."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self, database: Database, texts: Texts) -> None:
+        self._database, self._texts = database, texts
         self._connection: sqlite3.Connection | None = None
         self._lock = threading.Lock()
         self._mirror = Mirror()
@@ -37,6 +39,9 @@ class Follower:
 
         `wanted` are spaces that the next search needs, live or not.
         """
+        mirror = self._mirror
+        if commits == self._seen_commits and wanted <= mirror.tracked.keys():
+            return mirror  # nobody wrote: the way of nearly all searches
         with self._lock, self._database.errors():
             self._database.check_open()
             if self._connection is None:
@@ -90,6 +95,7 @@ class Follower:
         spaces: Mapping[int, Space],
     ) -> None:
         """Everything, into a new mirror; searches that are under way finish on the old one."""
+        self._texts.forget(None)
         self._upkeep.stop()
         mirror = Mirror()
         for number in [*preference, *sorted(keep - set(preference))]:
@@ -112,6 +118,7 @@ class Follower:
         known = [number for number in mirror.tracked if number in spaces]
         rows = connection.execute("SELECT item FROM gone WHERE sequence > ?", (since,)).fetchall()
         gone = np.array(rows, dtype=np.int64).ravel()
+        self._forget_texts(connection, gone)
         replaced = []
         for number in known:
             for items, vectors in _vectors(connection, number, spaces[number], since=since):
@@ -132,6 +139,13 @@ class Follower:
                 mirror.arrived(number, items, vectors)
             if preference != mirror.preference or keep != mirror.tracked.keys():
                 mirror.prefer(preference, keep=keep)
+
+    def _forget_texts(self, connection: sqlite3.Connection, gone: IntArray) -> None:
+        changed = connection.execute(
+            "SELECT item FROM items WHERE sequence > ? LIMIT ?", (self._sequence, FORGET + 1)
+        ).fetchall()
+        many = len(changed) + len(gone) > FORGET
+        self._texts.forget(None if many else [*gone.tolist(), *(item for (item,) in changed)])
 
 
 def _vectors(

@@ -1,74 +1,61 @@
-"""From found item numbers to hits: ids, uris and payloads come from the file."""
+"""From found item numbers to hits."""
 
 from __future__ import annotations
 
-import json
-import sqlite3
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 
-import numpy as np
-
-from midspan.gallery.filters import Filter
-from midspan.gallery.index.search import Found
+from midspan.gallery.index.found import Found
 from midspan.gallery.items import Hit
 from midspan.gallery.records import Query
-from midspan.gallery.stores.sqlite.where import where
-from midspan.spaces import IntArray, Space
+from midspan.gallery.stores.sqlite.texts import Text, Texts, payload_of
+from midspan.spaces import Space
 
-Texts = dict[int, tuple[str, str | None, str]]  # item → id, uri, payload
+Candidates = list[tuple[int, int, float]]  # item, space, score
+
+_by_score_and_id = itemgetter(0, 1)
 
 
 def read_hits(
-    connection: sqlite3.Connection,
-    found: Sequence[Found],
-    spaces: Mapping[int, Space],
-    query: Query,
+    texts: Texts, found: Sequence[Found], spaces: Mapping[int, Space], query: Query
 ) -> list[list[Hit]]:
     """Items that were deleted since, or no longer pass the filter, make room for the next ones."""
-    texts = _read(connection, [one.items[: _needed(one, query.k)] for one in found], query.filter)
-    hits = [_hits(one, texts, spaces, query) for one in found]
+    hits = _read(texts, [_best(one, query.k) for one in found], spaces, query)
     if any(len(got) < min(query.k, len(one.items)) for got, one in zip(hits, found, strict=True)):
-        texts = _read(connection, [one.items for one in found], query.filter)
-        hits = [_hits(one, texts, spaces, query) for one in found]
+        hits = _read(texts, [_best(one, len(one.items)) for one in found], spaces, query)
     if query.threshold is None:
         return hits
     return [[hit for hit in got if hit.score >= query.threshold] for got in hits]
 
 
-def _needed(one: Found, k: int) -> int:
+def _best(one: Found, k: int) -> Candidates:
     """The k best and those that equal the last of them."""
-    if len(one.scores) <= k:
-        return len(one.scores)
-    return int(np.searchsorted(-one.scores, -one.scores[k - 1], side="right"))
+    count, scores = len(one.scores), one.scores
+    end = min(k, count)
+    while 0 < end < count and scores[end] == scores[end - 1]:
+        end += 1
+    items, known = one.items[:end].tolist(), one.spaces[:end].tolist()
+    return list(zip(items, known, scores[:end].tolist(), strict=True))
 
 
 def _read(
-    connection: sqlite3.Connection, items: Sequence[IntArray], filter: Filter | None
-) -> Texts:
-    wanted = {item for part in items for item in part.tolist()}
-    condition, values = ("1", []) if filter is None else where(filter)
-    return {
-        item: (id, uri, payload)
-        for item, id, uri, payload in connection.execute(
-            "SELECT item, id, uri, payload FROM items "
-            f"WHERE item IN (SELECT value FROM json_each(?)) AND {condition}",
-            (json.dumps(list(wanted)), *values),
-        )
-    }
+    texts: Texts, best: Sequence[Candidates], spaces: Mapping[int, Space], query: Query
+) -> list[list[Hit]]:
+    items = dict.fromkeys([item for one in best for item, _, _ in one])
+    known = texts.of(items, filter=query.filter)
+    return [_hits(one, known, spaces, query.k) for one in best]
 
 
-def _hits(one: Found, texts: Texts, spaces: Mapping[int, Space], query: Query) -> list[Hit]:
-    candidates = [
-        (-score, *texts[item], space)
-        for item, space, score in zip(
-            one.items.tolist(), one.spaces.tolist(), one.scores.tolist(), strict=True
-        )
-        if item in texts
+def _hits(
+    one: Candidates, known: Mapping[int, Text], spaces: Mapping[int, Space], k: int
+) -> list[Hit]:
+    ranked = [
+        (-score, text[0], text, space)
+        for item, space, score in one
+        if (text := known.get(item)) is not None
     ]
-    candidates.sort(key=lambda candidate: candidate[:2])  # by score, then by id
-    best = candidates[: query.k]
-    payloads = json.loads(f"[{','.join([payload for _, _, _, payload, _ in best])}]")  # one call
+    ranked.sort(key=_by_score_and_id)
     return [
-        Hit(id, -score, spaces[space], uri, payload)
-        for (score, id, uri, _, space), payload in zip(best, payloads, strict=True)
+        Hit(id, -score, spaces[space], text[1], payload_of(text))
+        for score, id, text, space in ranked[:k]
     ]

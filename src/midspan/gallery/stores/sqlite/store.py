@@ -23,6 +23,7 @@ from midspan.gallery.stores.sqlite.database import Database, check_file
 from midspan.gallery.stores.sqlite.follower import Follower
 from midspan.gallery.stores.sqlite.hits import read_hits
 from midspan.gallery.stores.sqlite.schema import create_file
+from midspan.gallery.stores.sqlite.texts import Texts
 from midspan.spaces import Embeddings, Space
 
 
@@ -31,7 +32,8 @@ class SqliteStore:
         self.location = location
         check_file(Path(location))
         self._database = Database(Path(location))
-        self._follower = Follower(self._database)
+        self._texts = Texts(self._database)
+        self._follower = Follower(self._database, self._texts)
         self._bitmaps = Bitmaps()
         self._seen: tuple[int, State, dict[str, int]] | None = None  # commits, state, tables
 
@@ -174,8 +176,7 @@ class SqliteStore:
             exact=query.exact,
         )
         spaces = {number: state.spaces[fingerprint] for fingerprint, number in numbers.items()}
-        with self._database.asking() as connection:
-            return read_hits(connection, found, spaces, query)
+        return read_hits(self._texts, found, spaces, query)
 
     # ---- work
 
