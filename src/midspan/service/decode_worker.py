@@ -13,6 +13,7 @@ import resource
 import socket
 import struct
 import sys
+import time
 from typing import Any
 
 LENGTH = struct.Struct("!II")  # of the JSON head, of the body
@@ -26,18 +27,22 @@ def send(wire: socket.socket, head: dict[str, Any], body: bytes | memoryview = b
         wire.sendall(body)
 
 
-def receive(wire: socket.socket, *, most: int) -> tuple[dict[str, Any], bytearray]:
-    """Raises EOFError when the other side is gone."""
-    head, body = LENGTH.unpack(_exactly(wire, LENGTH.size))
+def receive(
+    wire: socket.socket, *, most: int, until: float | None = None
+) -> tuple[dict[str, Any], bytearray]:
+    """Raises EOFError when the other side is gone, TimeoutError at the time `until`."""
+    head, body = LENGTH.unpack(_exactly(wire, LENGTH.size, until))
     if head > 65536 or body > most:
         raise EOFError(f"a message of {head} + {body} bytes")
-    return json.loads(_exactly(wire, head)), _exactly(wire, body)
+    return json.loads(_exactly(wire, head, until)), _exactly(wire, body, until)
 
 
-def _exactly(wire: socket.socket, count: int) -> bytearray:
+def _exactly(wire: socket.socket, count: int, until: float | None) -> bytearray:
     buffer = bytearray(count)
     view, got = memoryview(buffer), 0
     while got < count:
+        if until is not None:  # for the whole message: it may come byte by byte
+            wire.settimeout(max(until - time.monotonic(), 1e-3))
         size = wire.recv_into(view[got:])
         if size == 0:
             raise EOFError("the other side is gone")

@@ -7,7 +7,6 @@ import queue
 import socket
 import subprocess
 import sys
-import threading
 import time
 from typing import Any, Protocol
 
@@ -15,7 +14,7 @@ import numpy as np
 
 from midspan.data.decode import Channels, Fit, Pixels
 from midspan.errors import ImageError
-from midspan.service.decode_worker import LENGTH, receive, send
+from midspan.service.decode_worker import receive, send
 from midspan.service.errors import Overloaded, TooLarge
 from midspan.service.settings import Limits
 
@@ -134,22 +133,12 @@ class _Worker:
     def ask(
         self, head: dict[str, Any], data: bytes, *, seconds: float
     ) -> tuple[dict[str, Any], bytearray]:
-        """The timer, not the socket, has the last word: a worker may answer byte by byte."""
+        """TimeoutError after so many seconds; a new worker has more, to begin with."""
         allowed = START_SECONDS + seconds if self._fresh else seconds
+        until = time.monotonic() + allowed
         self._wire.settimeout(allowed)
-        timer = threading.Timer(allowed + 1, self._process.kill)
-        timer.daemon = True
-        started = time.monotonic()
-        timer.start()
-        try:
-            send(self._wire, head, data)
-            answer = receive(self._wire, most=LARGEST_ANSWER)
-        except (OSError, EOFError) as error:
-            if time.monotonic() - started >= allowed:
-                raise TimeoutError from error
-            raise
-        finally:
-            timer.cancel()
+        send(self._wire, head, data)
+        answer = receive(self._wire, most=LARGEST_ANSWER, until=until)
         self._fresh = False
         return answer
 
@@ -157,6 +146,3 @@ class _Worker:
         self._wire.close()
         self._process.kill()
         self._process.wait()
-
-
-__all__ = ["LENGTH", "Box", "DecodePool"]

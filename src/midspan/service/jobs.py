@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from midspan.errors import EvaluationError, MidspanError
-from midspan.gallery import Entry, Gallery, State
+from midspan.errors import MidspanError
+from midspan.gallery import Entry, Gallery, Item, State
 from midspan.service import logs
 from midspan.service.core import Core
 from midspan.service.quality import Quality
@@ -168,15 +168,20 @@ class Job:
         self.doing = "backfill"
         self._rate = _Rate()
         rate = settings.max_rate if wanted is None else wanted.max_rate or settings.max_rate
+        every = max(1, gallery.store.count().items // POINTS)
+        judged = record is not None and settings.shadow_old is not None
+        measured = record is not None and self._quality.measure(gallery)
         report = run(
             gallery,
-            self._counted(embed),
+            self._counted(embed, every=every if measured and not judged else None),
             max_rate=rate,
             latency=Latency(p99=self._p99, ceiling=settings.latency_ceiling),
-            check=None if record is None else self._check(),
-            check_every=max(1, gallery.store.count().items // POINTS),
+            check=self._check() if judged else None,
+            check_every=every,
             settings=Settings(batch=settings.batch),
         )
+        if measured and not judged and report.stopped == "done":
+            self._quality.measure(gallery)
         logs.event("backfill", stopped=report.stopped, written=report.written)
 
     def _p99(self) -> float | None:
@@ -185,28 +190,27 @@ class Job:
             raise _Stopping
         return self._core.metrics.recent.p99()
 
-    def _counted(self, embed: Embed) -> Embed:
-        def counted(items: Sequence[object]) -> Embedded:
+    def _counted(self, embed: Embed, *, every: int | None) -> Embed:
+        """As it is, with a look at the clock; and a measurement each `every` items."""
+        seen = measured = 0
+
+        def counted(items: Sequence[Item]) -> Embedded:
+            nonlocal seen, measured
             if self._stop.is_set():
                 raise _Stopping
-            made = embed(items)  # type: ignore[arg-type]
+            if every is not None and seen - measured >= every:
+                measured = seen
+                self._quality.measure(self._core.gallery)
+            made = embed(items)
             self._rate.add(len(items))
+            seen += len(items)
             return made
 
         return counted
 
-    def _check(self) -> Callable[[], GateResult] | None:
-        """The gate along the way, if there are queries to ask; measured once at the start."""
-        try:
-            self._quality.gate(self._core.gallery)
-        except EvaluationError as error:
-            logs.event("no quality curve", level=30, reason=str(error))
-            return None
-
-        def check() -> GateResult:
-            return self._quality.measure(self._core.gallery)
-
-        return check
+    def _check(self) -> Callable[[], GateResult]:
+        """The gate along the way: queries that were given for it may pause the upgrade."""
+        return lambda: self._quality.judge(self._core.gallery)
 
 
 def wish(trail: Sequence[Entry]) -> Wish | None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
+import logging.handlers
+import queue
 import sys
 import time
 import traceback
+from collections.abc import Callable
 
 LOGGER = logging.getLogger("midspan.service")
 
@@ -31,16 +34,31 @@ class JsonLines(logging.Formatter):
         return json.dumps(line, ensure_ascii=False)
 
 
-def set_up(level: int = logging.INFO) -> None:
-    """To stderr, for the service and uvicorn alike."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines())
-    for name in ("midspan.service", "uvicorn", "uvicorn.error"):
+def set_up(level: int = logging.INFO) -> Callable[[], None]:
+    """To stderr through a thread, since a slow reader of the log must not stop the service.
+
+    Returns what writes the last lines and ends the thread.
+    """
+    out = logging.StreamHandler(sys.stderr)
+    out.setFormatter(JsonLines())
+    lines: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
+    listener = logging.handlers.QueueListener(lines, out)
+    handler = _AsItIs(lines)
+    for name in ("midspan.service", "uvicorn"):
         logger = logging.getLogger(name)
-        logger.handlers = [handler] if name != "uvicorn.error" else []
-        logger.propagate = name == "uvicorn.error"
+        logger.handlers = [handler]
+        logger.propagate = False
         logger.setLevel(level)
     logging.getLogger("uvicorn.access").disabled = True
+    listener.start()
+    return listener.stop
+
+
+class _AsItIs(logging.handlers.QueueHandler):
+    """Formatted by the listener; the usual handler would format here, and drop the traceback."""
+
+    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
+        return record
 
 
 def event(message: str, *, level: int = logging.INFO, **fields: object) -> None:

@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from midspan.errors import EvaluationError
+from midspan.errors import EvaluationError, GalleryError
 from midspan.gallery import Entry, Gallery, Hit, Item
+from midspan.service import logs
 from midspan.service.core import Core
 from midspan.spaces import Embeddings
 from midspan.upgrade import GateResult, Record, Shadow, judged_by, search, shadow_gate
@@ -78,14 +79,28 @@ class Quality:
 
     def gate(self, gallery: Gallery) -> GateResult:
         """Measure, keep the point and the verdict; a FAIL pauses the upgrade."""
-        with self._lock:
-            result = self.measure(gallery)
-            judged_by(gallery, result)
-            return result
+        result = self.judge(gallery)
+        judged_by(gallery, result)
+        return result
 
-    def measure(self, gallery: Gallery) -> GateResult:
+    def judge(self, gallery: Gallery) -> GateResult:
+        with self._lock:
+            self._measure(gallery)
+            return shadow_gate(gallery, self._queries(gallery))
+
+    def measure(self, gallery: Gallery) -> bool:
+        """A point of the curve without a verdict; False if there are no queries to ask."""
+        try:
+            with self._lock:
+                self._measure(gallery)
+        except (EvaluationError, GalleryError) as error:
+            logs.event("no measurement", level=30, reason=str(error))
+            return False
+        return True
+
+    def _measure(self, gallery: Gallery) -> None:
+        """The same queries of the old service and of today's; the point goes into the trail."""
         shadow = self._queries(gallery)
-        result = shadow_gate(gallery, shadow)
         old, new = shadow.old.paired_with(shadow.new)
         record = open_record(gallery)
         live = (record.old,)
@@ -107,7 +122,7 @@ class Quality:
         counts = gallery.store.count()
         details = {
             "fraction": counts.done / max(counts.items, 1),
-            "metric": result.metric,
+            "metric": right.metric,
             "before": float(quality[0].mean()),
             "after": float(quality[1].mean()),
             "negative_flips": len(flips) / max(len(old), 1),
@@ -116,8 +131,7 @@ class Quality:
         entry = Entry(who=gallery.who, what=WHAT, details=details, when=time.time())
         gallery.store.record(entry)
         curve.add(entry)
-        self.flips, self.labelled, self.queries = flips, result.labelled, len(old)
-        return result
+        self.flips, self.labelled, self.queries = flips, old.labels is not None, len(old)
 
     def curve(self) -> tuple[list[Point], Point | None]:
         """(points of this upgrade, or of the last one; the old service's quality)."""
@@ -191,6 +205,10 @@ class _Right:
         self._key, self._k = shadow.label_key, shadow.k
         self._labels = None if old.labels is None else [str(one) for one in old.labels.tolist()]
         self._truth = [[hit.id for hit in hits] for hits in before]
+
+    @property
+    def metric(self) -> str:
+        return f"{'overlap' if self._labels is None else 'precision'}@{self._k}"
 
     def _relevant(self, row: int, hit: Hit) -> bool:
         if self._labels is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from types import FrameType
 
 import uvicorn
@@ -47,7 +46,7 @@ def build(settings: Settings) -> FastAPI:
 def serve(settings: Settings) -> None:
     """Until SIGINT or SIGTERM; then what was acknowledged is finished."""
     app = build(settings)
-    logs.set_up()
+    close_logs = logs.set_up()
     config = uvicorn.Config(
         app,
         host=settings.host,
@@ -63,5 +62,8 @@ def serve(settings: Settings) -> None:
         ws="none",
     )
     logs.event("start", host=settings.host, port=settings.port)
-    _Server(config, app.state.context).run()
-    logs.event("stopped", signal=signal.SIGTERM.name)
+    try:
+        _Server(config, app.state.context).run()
+        logs.event("stopped")
+    finally:
+        close_logs()
