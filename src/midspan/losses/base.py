@@ -45,7 +45,22 @@ class RecognitionLoss(nn.Module):
         self.rows = nn.Parameter(rows.detach().clone(), requires_grad=False)
 
     def logits(self, vectors: Tensor) -> Tensor | None:  # (B, D) → (B, C)
-        return self.scale * cosines(vectors, self.class_rows())
+        return self.logits_of(vectors, self.class_rows())
+
+    def logits_of(self, vectors: Tensor, rows: Tensor) -> Tensor:
+        """With other class rows (C, D) than its own, such as a slice of them."""
+        return self.scale * cosines(vectors, rows)
+
+    def part(self, vectors: Tensor, labels: Tensor, dims: slice) -> Tensor:
+        """The loss of these dims alone, with the same dims of the class rows.
+
+        Nothing outside of the slice gets a gradient.
+        """
+        logits = None
+        if self.has_classifier:
+            logits = self.logits_of(vectors[:, dims], self.class_rows()[:, dims])
+        value: Tensor = self(vectors=vectors[:, dims], logits=logits, labels=labels)
+        return value
 
     def forward(self, *, vectors: Tensor, logits: Tensor | None, labels: Tensor) -> Tensor:
         raise NotImplementedError

@@ -48,6 +48,14 @@ class MetricLearning(RecognitionLoss):
     def logits(self, vectors: Tensor) -> None:
         return None
 
+    def part(self, vectors: Tensor, labels: Tensor, dims: slice) -> Tensor:
+        if list(self.parameters()):
+            raise ConfigError(
+                "a loss of pytorch-metric-learning that learns class rows cannot judge a slice of "
+                "the embedding; use 'proxy-anchor', 'proxy-nca' or a loss on pairs"
+            )
+        return super().part(vectors, labels, dims)
+
     def forward(self, *, vectors: Tensor, logits: Tensor | None, labels: Tensor) -> Tensor:
         if self.loss is None:
             raise RuntimeError("MetricLearning.prepare was not called")

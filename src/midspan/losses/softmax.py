@@ -20,8 +20,8 @@ class Softmax(RecognitionLoss):
         super().prepare(num_classes=num_classes, dim=dim)
         self.bias = nn.Parameter(torch.zeros(num_classes))
 
-    def logits(self, vectors: Tensor) -> Tensor:
-        return F.linear(vectors, self.class_rows(), self.bias)
+    def logits_of(self, vectors: Tensor, rows: Tensor) -> Tensor:
+        return F.linear(vectors, rows, self.bias)
 
     def forward(self, *, vectors: Tensor, logits: Tensor | None, labels: Tensor) -> Tensor:
         assert logits is not None

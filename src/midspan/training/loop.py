@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.optim import SGD, AdamW, Optimizer
 
 from midspan import progress
@@ -21,7 +22,8 @@ from midspan.encoders import Encoder
 from midspan.errors import Interrupted, RunError
 from midspan.losses import RecognitionLoss
 from midspan.methods import Method
-from midspan.spaces import IntArray
+from midspan.spaces import FloatArray, IntArray
+from midspan.training import learners
 from midspan.training.augment import chain
 from midspan.training.checkpoint import Position, load_checkpoint, save_checkpoint
 from midspan.training.interrupt import interruptible
@@ -60,6 +62,8 @@ def fit(
         loss=task.loss,
         method=task.method,
         recognition_weight=settings.recognition_weight,
+        learners=settings.learners,
+        images=len(task.labels),
         autocast=partial(autocast, device, settings),
     ).to(device)
     optimiser = make_optimiser(modules, settings)
@@ -85,7 +89,12 @@ def fit(
         interruptible() as interrupted,
     ):
         for epoch in range(position.epoch, settings.epochs):
-            batches = sampler.batches(task.labels, seed=seed, epoch=epoch)
+            divided = epoch < divided_epochs(settings)
+            if divided and position.step == 0 and epoch % settings.recluster_epochs == 0:
+                recluster(modules, task, settings=settings, seed=seed, first=epoch == 0)
+            batches = epoch_batches(
+                modules, task, sampler, divided=divided, steps=steps, seed=seed, epoch=epoch
+            )
             for step in range(position.step, steps):
                 global_step = epoch * steps + step
                 torch.manual_seed(step_seed(seed, global_step))  # augmentation, dropout
@@ -93,7 +102,7 @@ def fit(
                 for group in optimiser.param_groups:
                     group["lr"] = rate * group["factor"]
 
-                rows = batches[step]
+                learner, rows = batches[step]
                 images = task.load(rows).to(device, non_blocking=True)
                 for augmentation in augmentations:
                     images = augmentation(images, torch.default_generator)
@@ -107,6 +116,7 @@ def fit(
                     old=old,
                     epoch=epoch,
                     progress=global_step / (settings.epochs * steps),
+                    learner=learner,
                 )
                 terms = modules(shown)
                 loss = torch.stack(list(terms.values())).sum()
@@ -142,6 +152,62 @@ def fit(
     save()
     modules.eval()
     return position.seconds
+
+
+def divided_epochs(settings: TrainSettings) -> int:
+    """Epochs in which learners have clusters of their own; the rest is for the whole embedding."""
+    if settings.learners == 1:
+        return 0
+    return settings.epochs - math.ceil(settings.conquer * settings.epochs)
+
+
+def recluster(step: Step, task: Task, *, settings: TrainSettings, seed: int, first: bool) -> None:
+    """Group the training images anew by their present vectors; learners keep their clusters."""
+    vectors = embed_rows(step.encoder, task, batch_size=settings.batch_size)
+    found = learners.cluster(vectors, count=settings.learners, seed=seed)
+    if not first:
+        before = step.clusters.cpu().numpy()
+        found = learners.match(found, before, count=settings.learners)
+    step.clusters.copy_(torch.from_numpy(found))
+
+
+@torch.inference_mode()
+def embed_rows(encoder: Encoder, task: Task, *, batch_size: int) -> FloatArray:
+    """Unit vectors (N, D) of all training images as they are now, without augmentation."""
+    device = encoder.device
+    encoder.eval()
+    parts = []
+    for start in range(0, len(task.labels), batch_size):
+        rows = np.arange(start, min(start + batch_size, len(task.labels)))
+        parts.append(F.normalize(encoder(task.load(rows).to(device)).float()).cpu().numpy())
+    encoder.train()
+    return np.concatenate(parts)
+
+
+def epoch_batches(
+    step: Step,
+    task: Task,
+    sampler: Sampler,
+    *,
+    divided: bool,
+    steps: int,
+    seed: int,
+    epoch: int,
+) -> list[tuple[int | None, IntArray]]:
+    """(learner, rows) of each step of the epoch; no learner: the whole embedding learns."""
+    if not divided:
+        return [(None, rows) for rows in sampler.batches(task.labels, seed=seed, epoch=epoch)]
+    return [
+        *learners.batches(
+            step.clusters.cpu().numpy(),
+            task.labels,
+            sampler=sampler,
+            count=step.learners,
+            steps=steps,
+            seed=seed,
+            epoch=epoch,
+        )
+    ]
 
 
 def make_optimiser(modules: nn.Module, settings: TrainSettings) -> Optimizer:

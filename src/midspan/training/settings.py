@@ -32,6 +32,9 @@ class TrainSettings:
     momentum: float = 0.9  # sgd only
     warmup_epochs: float = 1.0
     recognition_weight: float = 1.0  # 0: only the method's terms, as in AdvBCT's ablation
+    learners: int = 1  # Divide & Conquer: slices of the embedding, each with a cluster of its own
+    recluster_epochs: int = 2  # its released code
+    conquer: float = 0.05  # share of the epochs, at the end, for the whole embedding; its code
     clip: float = 5.0  # largest gradient norm; 0 = no clipping
     augment: tuple[str, ...] = ()
     precision: Literal["auto", "fp32"] = "auto"
@@ -46,6 +49,9 @@ class TrainSettings:
             "weight_decay": self.weight_decay >= 0,
             "warmup_epochs": 0 <= self.warmup_epochs <= self.epochs,
             "recognition_weight": self.recognition_weight >= 0,
+            "learners": self.learners >= 1,
+            "recluster_epochs": self.recluster_epochs >= 1,
+            "conquer": 0 <= self.conquer <= 1,
             "clip": self.clip >= 0,
         }
         for name, fine in wrong.items():

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 
 from midspan.encoders import Encoder
@@ -23,10 +24,13 @@ class Shown:
     old: Tensor | None  # (B, D_old)
     epoch: int
     progress: float
+    learner: int | None = None  # the slice of the embedding that learns; None: the whole
 
 
 class Step(nn.Module):
     """Encoder, recognition loss and method: all that learns. A wrapper for many GPUs wraps this."""
+
+    clusters: Tensor  # (N,) for Divide & Conquer, else (0,)
 
     def __init__(
         self,
@@ -35,6 +39,8 @@ class Step(nn.Module):
         loss: RecognitionLoss,
         method: Method,
         recognition_weight: float = 1.0,
+        learners: int = 1,
+        images: int = 0,
         autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
         super().__init__()
@@ -42,6 +48,9 @@ class Step(nn.Module):
         self.loss = loss
         self.method = method
         self.recognition_weight = recognition_weight
+        self.learners = learners
+        # The cluster of each image, with the weights: a run that goes on needs both.
+        self.register_buffer("clusters", torch.zeros(images if learners > 1 else 0).long())
         self.autocast = autocast  # of the encoder alone: losses on cosines want float32
 
     def forward(self, shown: Shown) -> dict[str, Tensor]:
@@ -50,7 +59,12 @@ class Step(nn.Module):
         vectors = encoded.vectors.float()  # (B, D)
         seen = self.method.mix(vectors, old=shown.old, labels=shown.labels)
         logits = self.loss.logits(seen)
-        recognition = self.loss(vectors=seen, logits=logits, labels=shown.labels)
+        if shown.learner is None:
+            recognition = self.loss(vectors=seen, logits=logits, labels=shown.labels)
+        else:
+            width = seen.shape[1] // self.learners
+            dims = slice(shown.learner * width, (shown.learner + 1) * width)
+            recognition = self.loss.part(seen, shown.labels, dims)
         terms = {"recognition": self.recognition_weight * recognition}
         terms |= self.method(
             Batch(

@@ -1,0 +1,154 @@
+"""Divide & Conquer: clusters, their matching, whose batch it is, what a slice's loss touches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from midspan.errors import ConfigError, Interrupted
+from midspan.losses import RecognitionLoss
+from midspan.losses.cosface import CosFace
+from midspan.losses.margin import Margin
+from midspan.losses.metric_learning import MetricLearning
+from midspan.losses.proxy_anchor import ProxyAnchor
+from midspan.losses.softmax import Softmax
+from midspan.losses.supcon import SupCon
+from midspan.training.learners import batches, cluster, match
+from midspan.training.loop import divided_epochs, fit
+from midspan.training.samplers import Balanced, Shuffled
+from midspan.training.settings import TrainSettings
+from tests.training.test_loop import CPU, SETTINGS, task, weights
+
+DIVIDED = replace(SETTINGS, epochs=4, learners=3, recluster_epochs=2, conquer=0.25)
+
+
+def test_clusters_are_the_clouds_that_are_there() -> None:
+    rng = np.random.default_rng(0)
+    truth = rng.integers(4, size=300)
+    vectors = 5 * np.eye(4, 6)[truth] + rng.normal(size=(300, 6)) * 0.1
+    vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+    found = cluster(vectors, count=4, seed=3)
+    assert len({(a, b) for a, b in zip(found, truth, strict=True)}) == 4  # one name for each
+    np.testing.assert_array_equal(found, cluster(vectors, count=4, seed=3))
+
+
+@pytest.mark.parametrize("relabel", [[1, 2, 3, 0], [3, 0, 1, 2], [1, 0, 3, 2], [0, 1, 2, 3]])
+def test_relabelled_clusters_are_matched_back_completely(relabel: list[int]) -> None:
+    old = np.random.default_rng(1).integers(4, size=200)
+    new = np.array(relabel)[old]
+    np.testing.assert_array_equal(match(new, old, count=4), old)
+
+
+def test_matching_maximises_intersection_over_union() -> None:
+    # By plain overlap the large new cluster 0 would take old 0 (6 against 5); by IoU it does not.
+    old = np.repeat([0, 1], [6, 14])
+    new = np.concatenate([np.zeros(6), np.zeros(5), np.ones(9)]).astype(int)
+
+    def total(assignment: np.ndarray) -> float:
+        named = assignment[new]
+        both = [((named == k) & (old == k)).sum() for k in (0, 1)]
+        either = [((named == k) | (old == k)).sum() for k in (0, 1)]
+        return float(both[0] / either[0] + both[1] / either[1])
+
+    best = max((np.array([0, 1]), np.array([1, 0])), key=total)
+    np.testing.assert_array_equal(match(new, old, count=2), best[new])
+
+
+@pytest.mark.parametrize(
+    "sampler", [Shuffled(batch_size=8), Balanced(classes_per_batch=5, images_per_class=2)]
+)
+def test_each_learner_draws_from_its_own_cluster_in_turn(sampler: Shuffled | Balanced) -> None:
+    labels = np.arange(120) % 6
+    clusters = (np.arange(120) // 6) % 3
+    drawn = batches(clusters, labels, sampler=sampler, count=3, steps=10, seed=0, epoch=2)
+    assert [learner for learner, _ in drawn] == [0, 1, 2, 0, 1, 2, 0, 1, 2, 0]
+    for learner, rows in drawn:
+        assert (clusters[rows] == learner).all()
+    again = batches(clusters, labels, sampler=sampler, count=3, steps=10, seed=0, epoch=2)
+    other = batches(clusters, labels, sampler=sampler, count=3, steps=10, seed=0, epoch=3)
+    assert all((a[1] == b[1]).all() for a, b in zip(drawn, again, strict=True))
+    assert any((a[1] != b[1]).any() for a, b in zip(drawn, other, strict=True))
+
+
+def test_classes_with_one_image_in_a_cluster_make_no_pairs_there() -> None:
+    labels = np.array([0, 0, 1, 1, 2, 3, 3, 0])
+    clusters = np.array([0, 0, 0, 0, 0, 1, 1, 1])
+    drawn = batches(
+        clusters,
+        labels,
+        sampler=Balanced(classes_per_batch=4, images_per_class=2),
+        count=2,
+        steps=4,
+        seed=0,
+        epoch=0,
+    )
+    assert set(labels[drawn[0][1]]) == {0, 1}
+    # The second cluster has one class with pairs: too little, so its learner sees everything.
+    assert len(set(labels[np.concatenate([rows for k, rows in drawn if k == 1])])) > 1
+
+
+@pytest.mark.parametrize("loss", [CosFace(scale=4.0), Softmax(), ProxyAnchor(), SupCon(), Margin()])
+def test_the_loss_of_a_slice_leaves_the_rest_alone(loss: RecognitionLoss) -> None:
+    torch.manual_seed(0)
+    loss.prepare(num_classes=3, dim=6)
+    vectors = torch.randn(8, 6, requires_grad=True)
+    labels = torch.arange(8) % 3
+    torch.manual_seed(1)
+    total = loss.part(vectors, labels, slice(2, 4))
+    wanted = [vectors] + ([loss.rows] if loss.rows is not None else [])
+    for gradient in torch.autograd.grad(total, wanted):
+        assert torch.count_nonzero(gradient[:, 2:4]) > 0
+        assert torch.count_nonzero(gradient[:, [0, 1, 4, 5]]) == 0
+    torch.manual_seed(1)
+    alone = loss.part(vectors, labels, slice(0, 6))
+    torch.manual_seed(1)
+    whole = loss(vectors=vectors, logits=loss.logits(vectors), labels=labels)
+    torch.testing.assert_close(alone, whole)  # one learner is plain training
+
+
+def test_a_library_loss_with_rows_of_its_own_says_what_to_use() -> None:
+    loss = MetricLearning(loss="ProxyAnchorLoss")
+    loss.prepare(num_classes=3, dim=4)
+    with pytest.raises(ConfigError, match="proxy-anchor"):
+        loss.part(torch.randn(4, 4), torch.arange(4) % 3, slice(0, 2))
+
+
+def test_epochs_for_the_learners_and_for_the_whole() -> None:
+    assert divided_epochs(TrainSettings(epochs=200, learners=8)) == 190  # as in the released code
+    assert divided_epochs(TrainSettings(epochs=4, learners=2, conquer=0.0)) == 4
+    assert divided_epochs(TrainSettings(epochs=4)) == 0
+
+
+def test_one_learner_is_plain_training() -> None:
+    plain, divided = task(), task()
+    for what, settings in ((plain, SETTINGS), (divided, replace(SETTINGS, learners=1))):
+        fit(what, settings=settings, seed=5, device=CPU, show_progress=False)
+    for name, value in weights(plain.encoder).items():
+        assert torch.equal(value, divided.encoder.state_dict()[name])
+
+
+def test_learners_learn() -> None:
+    lines: list[Mapping[str, float]] = []
+    what = task()
+    fit(what, settings=DIVIDED, seed=5, device=CPU, on_epoch=lines.append, show_progress=False)
+    assert len(lines) == 4
+    assert lines[-1]["recognition"] < lines[0]["recognition"]
+
+
+@pytest.mark.parametrize("stop_at", [9, 16])  # in the first epoch, and after a second clustering
+def test_a_stopped_run_goes_on_to_the_same_weights(tmp_path: Path, stop_at: int) -> None:
+    whole = task()
+    fit(whole, settings=DIVIDED, seed=5, device=CPU, show_progress=False)
+    checkpoint = tmp_path / "checkpoint.safetensors"
+    options = {"settings": DIVIDED, "seed": 5, "device": CPU, "show_progress": False}
+    with pytest.raises(Interrupted):
+        fit(task(stop_at=stop_at), checkpoint=checkpoint, **options)  # type: ignore[arg-type]
+    resumed = task()
+    fit(resumed, checkpoint=checkpoint, **options)  # type: ignore[arg-type]
+    for name, value in weights(whole.encoder).items():
+        assert torch.equal(value, resumed.encoder.state_dict()[name]), name
