@@ -50,15 +50,17 @@ def slow_limit(old: OldArtifacts, label: int) -> float:
     return max(math.acos(min(1.0, cosine(v, centre).item())) for v in own)
 
 
-def as_it_is(vectors: Tensor) -> Tensor:
-    return vectors
-
-
 def slow_terms(method: LCE, some: Batch, old: OldArtifacts) -> tuple[Tensor, Tensor]:
     assert some.class_rows is not None
-    there = here = lambda vectors: vectors
-    if method.learnt is not None:
-        there, here = method.learnt.to_old, method.learnt.to_new
+
+    def there(vectors: Tensor) -> Tensor:
+        mapped: Tensor = vectors if method.learnt is None else method.learnt.to_old(vectors)
+        return mapped
+
+    def here(vectors: Tensor) -> Tensor:
+        mapped: Tensor = vectors if method.learnt is None else method.learnt.to_new(vectors)
+        return mapped
+
     align = []
     for label in range(CLASSES):
         centre = old.centres[label].double()

@@ -1,4 +1,4 @@
-"""Run folders: config.toml, env.json, log.jsonl, metrics.json, the encoder and its classifier."""
+"""Run folders: config.toml, env.json, log.jsonl, metrics.json, encoder, classifier, bridges."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from midspan.training.settings import RunConfig, to_toml
 
 CONFIG, ENV, LOG, METRICS = "config.toml", "env.json", "log.jsonl", "metrics.json"
 CHECKPOINT, CLASSIFIER = "checkpoint.safetensors", "classifier.safetensors"
-ENCODER, TENSORBOARD = "encoder", "tensorboard"
+ENCODER, TENSORBOARD, BRIDGES = "encoder", "tensorboard", "bridges"
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class RunFolder:
             return
         for name in (CHECKPOINT, LOG, METRICS, ENV, CLASSIFIER, CONFIG):
             (self.path / name).unlink(missing_ok=True)
-        for name in (ENCODER, TENSORBOARD):
+        for name in (ENCODER, TENSORBOARD, BRIDGES):
             shutil.rmtree(self.path / name, ignore_errors=True)
 
 

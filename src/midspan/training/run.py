@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from midspan.bridges import Bridge
 from midspan.config import build
 from midspan.data import ImageSet
 from midspan.data.sources import ArraySource
@@ -23,6 +24,7 @@ from midspan.spaces import Embeddings
 from midspan.training.folders import TENSORBOARD, RunFolder
 from midspan.training.inputs import Inputs, Items, loader, read_inputs
 from midspan.training.loop import Task, fit
+from midspan.training.maps import load_maps, save_maps
 from midspan.training.old import OldModel, artifacts, save_classifier
 from midspan.training.settings import RunConfig
 
@@ -31,7 +33,11 @@ VECTORS = "vectors"  # the one backbone, and the one kind of data, without image
 
 @dataclass(frozen=True)
 class RunResult:
-    """A finished run. `scores` are fractions: self, and cross and old_self if there is an old."""
+    """A finished run. `scores` are fractions, by the first metric of [evaluate].
+
+    self; with an old encoder also old_self, cross (vectors compared as they are), cross_backward
+    and cross_forward (through the maps that the method learnt), and cross_best of those there are.
+    """
 
     path: Path
     encoder: Encoder
@@ -41,6 +47,11 @@ class RunResult:
     def scores(self) -> Mapping[str, float]:
         scores: Mapping[str, float] = self.metrics["scores"]
         return scores
+
+    @property
+    def bridges(self) -> Mapping[str, Bridge]:
+        """Maps that the method learnt, by direction: backward (new → old) and forward."""
+        return load_maps(self.path)
 
 
 def train(
@@ -86,6 +97,15 @@ def train(
         encoder.compatible_with = (old.space.fingerprint,)
     encoder.save(folder.encoder)
     save_classifier(folder.path, loss, inputs.class_names)
+    bridges: Mapping[str, Bridge] = {}
+    if old is not None:
+        bridges = save_maps(
+            method.maps(),
+            run=folder.path,
+            new=encoder.space,
+            old=old.space,
+            images=len(inputs.labels),
+        )
     metrics = {
         "name": config.name,
         "method": config.method["name"],
@@ -93,7 +113,7 @@ def train(
         "train_classes": len(inputs.class_names),
         "skipped_images": [str(item) for item in getattr(inputs.train, "skipped", ())],
         "train_seconds": round(seconds, 3),
-        **_scores(config, inputs.test, encoder, old, show_progress=progress),
+        **_scores(config, inputs.test, encoder, old, bridges, show_progress=progress),
     }
     folder.write_metrics(metrics)
     folder.checkpoint.unlink(missing_ok=True)  # the encoder is saved: nothing to resume
@@ -185,6 +205,7 @@ def _scores(
     test: Items | None,
     encoder: Encoder,
     old: OldModel | None,
+    bridges: Mapping[str, Bridge],
     *,
     show_progress: bool,
 ) -> dict[str, Any]:
@@ -215,16 +236,23 @@ def _scores(
             note = f"no cross test: {error}"
         else:
             detail["old_self"] = score(stored, None)
-            if stored.space.dim == new.space.dim:
+            if bridges:  # such an encoder is not meant to be compared as it is
+                detail["cross_backward"] = score(bridges["backward"].transform(new), stored)
+                detail["cross_forward"] = score(new, bridges["forward"].transform(stored))
+            elif stored.space.dim == new.space.dim:
                 detail["cross"] = score(new, stored)
             else:
                 note = f"no direct cross test: old dim {stored.space.dim}, new {new.space.dim}"
     first = wanted.metrics[0]
+    scores = {name: values[first] for name, values in detail.items()}
+    cross = {name: value for name, value in scores.items() if name.startswith("cross")}
+    best = max(cross, key=lambda name: cross[name]) if cross else None
     return {
         "test_items": len(new),
         "metric": first,
-        "scores": {name: values[first] for name, values in detail.items()},
+        "scores": {**scores, "cross_best": scores[best]} if best else scores,
         "detail": detail,
+        **({"best_cross": best} if best else {}),
         **({"note": note} if note else {}),
     }
 
