@@ -73,9 +73,9 @@ def judged_by(gallery: Gallery, result: GateResult) -> None:
 def rollback(gallery: Gallery, *, drop: bool = False) -> RolledBack:
     """The old vectors answer again from the next query on: one row changes, nothing is embedded.
 
-    The work list is cleared after that, in a transaction of its own: with a million items it takes
-    seconds, for which nobody should wait. The new vectors stay, so that starting again finds them;
-    `drop` removes them.
+    In the same transaction the work list becomes that of the old space: it is empty, or holds what
+    came without an old vector. A crash right after it leaves nothing to repair. The new vectors
+    stay, so that starting again finds them; `drop` removes them.
     """
 
     def step(state: State) -> State:
@@ -85,18 +85,12 @@ def rollback(gallery: Gallery, *, drop: bool = False) -> RolledBack:
                 f"{gallery.location}: this upgrade is being finished and its old vectors are "
                 "being dropped; there is no way back: midspan upgrade finish goes on"
             )
-        return dataclasses.replace(state, live=(record.old,), upgrade=None)
+        return dataclasses.replace(state, live=(record.old,), target=record.old, upgrade=None)
 
     record = open_record(gallery)
     change(gallery, step, what="upgrade rollback", details={"from": record.new, "to": record.old})
     without = gallery.store.count().without
-
-    def list_work(state: State) -> State:
-        if state.upgrade is not None:  # the next one has begun already
-            return state
-        return dataclasses.replace(state, target=record.old if without else None)
-
-    change(gallery, list_work, what="upgrade work", details={"without": without})
+    tidy(gallery)
     return RolledBack(record.old, without, drop_unused(gallery) if drop else 0)
 
 

@@ -52,6 +52,16 @@ CREATE TABLE gone (
     sequence INTEGER PRIMARY KEY,
     item INTEGER NOT NULL
 );
+CREATE TABLE trail (
+    line INTEGER PRIMARY KEY AUTOINCREMENT,
+    moment REAL NOT NULL,
+    who TEXT NOT NULL,
+    what TEXT NOT NULL,
+    details TEXT NOT NULL
+);
+"""
+
+WORK = """
 CREATE TABLE work (
     item INTEGER PRIMARY KEY REFERENCES items ON DELETE CASCADE,
     priority REAL NOT NULL DEFAULT 0,
@@ -65,13 +75,6 @@ CREATE TABLE work (
 CREATE INDEX work_order ON work (priority DESC, item) WHERE failed = 0;
 CREATE INDEX work_failed ON work (item) WHERE failed = 1;
 CREATE INDEX work_worker ON work (worker) WHERE worker IS NOT NULL;
-CREATE TABLE trail (
-    line INTEGER PRIMARY KEY AUTOINCREMENT,
-    moment REAL NOT NULL,
-    who TEXT NOT NULL,
-    what TEXT NOT NULL,
-    details TEXT NOT NULL
-);
 """
 
 
@@ -115,7 +118,7 @@ def _fill(path: Path, state: State, entry: Entry) -> None:
         connection.execute(f"PRAGMA page_size = {page_size(space.dim)}")
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("BEGIN IMMEDIATE")
-        for statement in TABLES.split(";"):
+        for statement in (TABLES + WORK).split(";"):
             if statement.strip():
                 connection.execute(statement)
         connection.execute(
@@ -160,6 +163,14 @@ def add_space(connection: sqlite3.Connection, space: Space) -> int:
 def drop_space(connection: sqlite3.Connection, number: int) -> None:
     connection.execute(f"DROP TABLE vectors_{int(number)}")
     connection.execute("DELETE FROM spaces WHERE number = ?", (number,))
+
+
+def empty_work(connection: sqlite3.Connection) -> None:
+    """By a new table: with a million rows that takes a moment, deleting them takes seconds."""
+    connection.execute("DROP TABLE work")
+    for statement in WORK.split(";"):
+        if statement.strip():
+            connection.execute(statement)
 
 
 def add_line(connection: sqlite3.Connection, entry: Entry) -> None:

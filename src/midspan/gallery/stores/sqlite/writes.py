@@ -231,14 +231,24 @@ def change(connection: sqlite3.Connection, state: State, entry: Entry) -> State:
         ),
     )
     if after.target != before.target:
-        connection.execute("DELETE FROM work")
+        schema.empty_work(connection)
         if after.target is not None:
-            connection.execute(
-                "INSERT INTO work (item) SELECT item FROM items WHERE NOT EXISTS (SELECT 1 FROM "
-                f"vectors_{numbers[after.target]} AS v WHERE v.item = items.item) ORDER BY item"
-            )
+            _list_work(connection, numbers[after.target])
     record(connection, entry)
     return after
+
+
+def _list_work(connection: sqlite3.Connection, number: int) -> None:
+    """Every item that has no vector in this space. After a rollback there mostly is none."""
+    having, items = (
+        connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+        for table in (f"vectors_{number}", "items")
+    )
+    if having < items:
+        connection.execute(
+            "INSERT INTO work (item) SELECT item FROM items WHERE NOT EXISTS (SELECT 1 FROM "
+            f"vectors_{number} AS v WHERE v.item = items.item) ORDER BY item"
+        )
 
 
 def record(connection: sqlite3.Connection, entry: Entry) -> None:
