@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from midspan.reports.demo_page import DemoResult
+from midspan.reports.live_upgrade import LiveUpgrade
 from midspan.spaces import Embeddings, FloatArray, Space
 
 SCORES = {
@@ -51,6 +53,7 @@ def demo_result(
     intervals: dict[str, tuple[float, float]] | None = None,
     images: npt.NDArray[np.uint8] | None = None,
     data_name: str = "made-up shapes",
+    upgrade: LiveUpgrade | None = None,
 ) -> DemoResult:
     if labels is None:
         labels = np.repeat([f"class {number}" for number in range(10)], 6)
@@ -71,4 +74,29 @@ def demo_result(
         method="bct",
         seconds={"train the old encoder": 12.0, "train the new encoder": 75.0},
         command="midspan demo --seed 0 > log.txt && true",
+        upgrade=upgrade,
     )
+
+
+def live_upgrade(**changes: Any) -> LiveUpgrade:
+    made = LiveUpgrade(
+        items=1234,
+        metric="map@300",
+        queries=121,
+        order="uncertainty",
+        mixing="odds",
+        fractions=(0.0, 0.5, 1.0),
+        values=(0.7123, 0.7654, 0.8345),
+        old_value=0.7012,
+        seconds=2.0,
+        searches=4321,
+        failed=0,
+        p50=0.0042,
+        p99=0.0567,
+        rollback_seconds=0.0123,
+        asked=200,
+        same=200,
+        location="demo/gallery.midspan",
+        vectors="demo/compatible/test.npz",
+    )
+    return dataclasses.replace(made, **changes)

@@ -75,5 +75,6 @@ def test_duration(seconds: float, text: str) -> None:
 
 def test_metric_name() -> None:
     assert numbers.metric_name("map") == "mAP"
+    assert numbers.metric_name("map@300") == "mAP@300"
     assert numbers.metric_name("recall@10") == "Recall@10"
     assert numbers.metric_name("my score") == "my score"

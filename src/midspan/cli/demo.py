@@ -1,4 +1,4 @@
-"""`midspan demo`: an old encoder, a compatible new one, an independent new one, and the proof."""
+"""`midspan demo`: an old encoder, two new ones, the proof, and a live upgrade of a gallery."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import typer
 
-from midspan.cli.output import JSON_OPTION, percent, print_json, print_table
+from midspan.cli.demo_upgrade import live_upgrade
+from midspan.cli.output import JSON_OPTION, milliseconds, percent, print_json, print_table, text_bar
 
 if TYPE_CHECKING:
-    from midspan.reports import DemoResult
+    from midspan.encoders import Encoder
+    from midspan.reports import DemoResult, LiveUpgrade
     from midspan.spaces import Embeddings
 
 METRIC = "map"
@@ -40,7 +42,8 @@ def demo(
     """Train an old and two new encoders on real images, and show which can search the old gallery.
 
     The old encoder learns from 30 % of the classes, the new ones from all of them; the test is on
-    classes that none of them has seen. Everything lands in one folder; run it again to go on.
+    classes that none of them has seen. Then a gallery of the test images changes over to the new
+    encoder while it is searched, and back. Everything lands in one folder; run it again to go on.
     """
     result = run_demo(out, epochs=epochs, seed=seed)
     if as_json:
@@ -51,6 +54,7 @@ def demo(
                 "compatible": result.scores["new_cross"] >= result.scores["old_self"],
                 "page": str(out / "index.html"),
                 "seconds": result.seconds,
+                "upgrade": None if result.upgrade is None else result.upgrade.to_dict(),
             }
         )
         return
@@ -79,13 +83,36 @@ def demo(
             f"{'better' if gap >= 0 else 'worse'} than the old encoder did."
         ),
     )
+    if result.upgrade is not None:
+        print_upgrade(result.upgrade)
     print(f"page: {(out / 'index.html').resolve()}")
+
+
+def print_upgrade(upgrade: LiveUpgrade) -> None:
+    """The curve, and what the client saw meanwhile."""
+    points = {"before": upgrade.old_value}
+    points |= {
+        f"{100 * share:.0f} %": value
+        for share, value in zip(upgrade.fractions, upgrade.values, strict=True)
+    }
+    print_table(
+        f"live upgrade of {upgrade.items:,} items, embedded at {upgrade.rate:,.0f} a second",
+        ["new vectors", f"{upgrade.metric}, %"],
+        [[f"{name:>6} {text_bar(value)}", percent(value)] for name, value in points.items()],
+        note=(
+            f"{upgrade.searches:,} searches meanwhile, {upgrade.failed:,} failed; half within "
+            f"{milliseconds(upgrade.p50)}, 99 % within {milliseconds(upgrade.p99)}. Rolled back in "
+            f"{milliseconds(upgrade.rollback_seconds)}: {upgrade.same:,} of {upgrade.asked:,} "
+            "answers as before the start."
+        ),
+    )
 
 
 @dataclass(frozen=True)
 class _Tested:
-    """One encoder's vectors of the test images."""
+    """One encoder and its vectors of the test images."""
 
+    encoder: Encoder
     embeddings: Embeddings
     seconds: float
 
@@ -109,6 +136,17 @@ def run_demo(out: Path, *, epochs: int, seed: int) -> DemoResult:
     assert test.labels is not None
     named = {"class_name": np.asarray(images.class_names)[test.labels]}  # the page shows these
     scores, intervals = _measure(old.embeddings, new.embeddings, alone.embeddings, seed=seed)
+    typer.echo("live upgrade of a gallery", err=True)
+    started = time.perf_counter()
+    upgrade = live_upgrade(
+        out,
+        old=old.embeddings,
+        new=new.embeddings,
+        encoder=new.encoder,
+        images=test,
+        seed=seed,
+    )
+    upgrade_seconds = time.perf_counter() - started
     result = DemoResult(
         data_name="printed characters",
         data_note=(
@@ -124,8 +162,14 @@ def run_demo(out: Path, *, epochs: int, seed: int) -> DemoResult:
         scores=scores,
         intervals=intervals,
         method=METHOD["name"],
-        seconds={"old": old.seconds, "compatible": new.seconds, "independent": alone.seconds},
+        seconds={
+            "old": old.seconds,
+            "compatible": new.seconds,
+            "independent": alone.seconds,
+            "live upgrade": upgrade_seconds,
+        },
         command=f"midspan demo --epochs {epochs} --seed {seed}",
+        upgrade=upgrade,
     )
     demo_page(result, out / "index.html", seed=seed)
     return result
@@ -156,7 +200,7 @@ def _run(
         embeddings = run.encoder.embed(glyphs().test, progress=False)
         embeddings.save(stored)
     seconds = float(run.metrics["train_seconds"]) or time.perf_counter() - started
-    return _Tested(embeddings, seconds)
+    return _Tested(run.encoder, embeddings, seconds)
 
 
 def _measure(

@@ -38,6 +38,16 @@ def percent(value: float | None) -> str:
     return "–" if value is None or math.isnan(value) else f"{100 * value:.2f}"
 
 
+def text_bar(value: float, *, width: int = 40) -> str:
+    """A share between 0 and 1 as a bar, to an eighth of a character."""
+    eighths = 0 if math.isnan(value) else round(8 * width * min(max(value, 0.0), 1.0))
+    return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
+
+
+def milliseconds(seconds: float) -> str:
+    return f"{1000 * seconds:.1f} ms" if seconds < 0.1 else f"{1000 * seconds:,.0f} ms"
+
+
 def print_gate(result: GateResult) -> None:
     rows = []
     for name, checks in {"all queries": result.checks, **result.groups}.items():

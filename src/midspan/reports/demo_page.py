@@ -14,6 +14,7 @@ import numpy.typing as npt
 from midspan.errors import EvaluationError
 from midspan.reports import svg
 from midspan.reports.images import check_images
+from midspan.reports.live_upgrade import LiveUpgrade, upgrade_plot, upgrade_tiles, upgrade_words
 from midspan.reports.numbers import (
     MISSING,
     amount,
@@ -59,6 +60,7 @@ class DemoResult:
     method: str  # "bct"
     seconds: Mapping[str, float]  # by step
     command: str
+    upgrade: LiveUpgrade | None = None
 
     def __post_init__(self) -> None:
         missing = [name for name in SCORES if name not in self.scores]
@@ -112,7 +114,15 @@ def demo_page(
             for c in range(len(projection.labels))
         ],
         "total_seconds": sum(result.seconds.values()),
+        "upgrade": result.upgrade,
     }
+    if result.upgrade is not None:
+        context |= {
+            "upgrade_metric": metric_name(result.upgrade.metric),
+            "upgrade_tiles": upgrade_tiles(result.upgrade),
+            "upgrade_plot": upgrade_plot(result.upgrade),
+            "upgrade_words": upgrade_words(result.upgrade),
+        }
     return write_text(render("demo.html.j2", context), path)
 
 

@@ -18,9 +18,11 @@ METRIC_NAMES = {
 
 
 def metric_name(metric: str) -> str:
-    """'map' → 'mAP', 'recall@1' → 'Recall@1'; others as they came."""
+    """'map' → 'mAP', 'map@300' → 'mAP@300', 'recall@1' → 'Recall@1'; others as they came."""
     if metric in METRIC_NAMES:
         return METRIC_NAMES[metric]
+    if metric.startswith("map@"):
+        return "mAP" + metric.removeprefix("map")
     return metric[:1].upper() + metric[1:] if metric.startswith(("recall", "rank")) else metric
 
 
