@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from midspan.service import logs
 from midspan.service.auth import Role, Tokens
-from midspan.service.errors import Forbidden, TooLarge, answer_to, error_answer
+from midspan.service.errors import Forbidden, ServiceError, TooLarge, answer_to, error_answer
 from midspan.service.metrics import Metrics
 
 CSP = (
@@ -37,6 +37,7 @@ HEADERS = {
 }
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
@@ -140,6 +141,8 @@ class _Visit:
 
     def _admit(self, state: dict[str, object]) -> None:
         guard, headers = self.guard, self.headers
+        if _CONTROL.search(self.scope["path"]):  # a route's pattern would overlook a last newline
+            raise ServiceError("control characters in the path")
         guard.check_host(headers)
         if self.scope["method"] not in SAFE:
             guard.check_origin(headers)

@@ -257,7 +257,7 @@ class UpgradeSettings(Body):
 
     mode: Literal["direct", "map-query", "map-gallery"] = "direct"
     order: str = Field(default="uncertainty", max_length=64)
-    calibrate: bool = False
+    calibrate: bool | None = None  # None: where it ranks better on a labelled sample
 
 
 class UpgradeStart(UpgradeSettings):
@@ -298,6 +298,7 @@ class PlanAnswer(BaseModel):
     sample: int
     gate: dict[str, Any] | None
     curve: dict[str, Any] | None
+    mixing: dict[str, Any] | None = None
     notes: list[str]
 
 

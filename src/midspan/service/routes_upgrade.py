@@ -77,7 +77,7 @@ async def start(request: Request) -> Response:
     def step() -> None:
         with core.stepping:
             space = _destination(core)
-            learns = body.calibrate or body.order in LEARNT
+            learns = body.calibrate is not False or body.order in LEARNT
             asked = body.model_dump()
             gallery.store.record(Entry(who=gallery.who, what=START, details=asked))
             Upgrade.start(

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from fastapi.testclient import TestClient
+
+from midspan.service.routes_gallery import load_page
+from tests.service.conftest import Serve
+from tests.service.test_routes_search import core_of
+
+
+def test_info_is_what_the_gallery_holds(shared: TestClient) -> None:
+    info = shared.get("/v1/gallery").json()
+    state = core_of(shared).gallery.state
+    live = state.live[0]
+    assert (info["items"], info["failed"], info["by_space"]) == (60, 0, {live: 60})
+    assert info["spaces"][live] == {
+        "name": "old",
+        "dim": 16,
+        "metric": "cosine",
+        "role": "live",
+        "encoder": True,
+    }
+    assert (info["location_kind"], info["upgrade"]) == ("sqlite", None)
+    assert info["payload_keys"] == ["labels", "price"]
+    assert core_of(shared).gallery.location not in json.dumps(info)
+
+
+def test_verify_health_and_ready(shared: TestClient) -> None:
+    verified = shared.get("/v1/gallery/verify").json()
+    assert (verified["ok"], verified["items"]) == (True, 60)
+    assert shared.get("/healthz").json() == {"status": "ok"}
+    assert shared.get("/readyz").json() == {"status": "ready"}
+
+
+def test_a_gallery_that_does_not_answer_is_not_ready(serve: Serve) -> None:
+    client = serve()
+    core_of(client).gallery.close()
+    assert client.get("/readyz").status_code == 503
+    assert client.get("/healthz").status_code == 200
+
+
+def test_metrics_count_requests_items_and_queues(shared: TestClient) -> None:
+    shared.post("/v1/search/item", json={"id": "kind0/0000"})
+    shared.post("/v1/search/item", json={"id": "nobody"})
+    answer = shared.get("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    lines = answer.text.splitlines()
+    for wanted in (
+        'midspan_items{space="old"} 60.0',
+        'midspan_upgrade_phase{phase="none"} 1.0',
+        'midspan_gate{verdict="FAIL"} 0.0',
+        "midspan_backfill_rate 0.0",
+        'midspan_queue_depth{queue="write"} 0.0',
+    ):
+        assert wanted in lines
+    route = 'method="POST",route="/v1/search/item"'
+    assert any(f"midspan_request_seconds_count{{{route}}}" in line for line in lines)
+    assert any(f'midspan_requests_total{{{route},status="404"}}' in line for line in lines)
+    assert "nobody" not in answer.text, "what clients send must not become labels"
+    shared.get("/v1/items/some-very-special-name")
+    assert "some-very-special-name" not in shared.get("/metrics").text
+
+
+def test_the_page_is_a_fixed_set_of_files(shared: TestClient, tmp_path: Path) -> None:
+    page = load_page()
+    answer = shared.get("/")
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    assert "script-src 'self'" in answer.headers["content-security-policy"]
+    for name, (content, kind) in page.items():
+        served = shared.get(f"/page/{name}")
+        assert (served.content, served.headers["content-type"]) == (content, kind)
+    for evil in ("..%2Fapp.py", "app.py", "%2e%2e", "index.html%00", "nothing.js", "a%2Fb.js"):
+        assert shared.get(f"/page/{evil}").status_code in (400, 404)
+    (tmp_path / "x.js").write_text("1")
+    (tmp_path / "secret.toml").write_text("1")
+    (tmp_path / "deep.js").mkdir()
+    assert set(load_page(tmp_path)) == {"x.js"}
+    assert load_page(tmp_path / "nothing") == {}
+
+
+def test_openapi_tells_every_route_with_its_bodies(shared: TestClient) -> None:
+    from midspan.service.routes import TABLE
+
+    document = shared.get("/openapi.json").json()
+    for route in TABLE:
+        operation = document["paths"][route.path.replace(":path}", "}")][route.method.lower()]
+        assert ("requestBody" in operation) == (route.takes is not None or route.form is not None)
+        assert ("security" in operation) == (route.role != "open")
+        assert operation["summary"]
+    text = json.dumps(document)
+    names = {part.split('"')[0] for part in text.split("#/components/schemas/")[1:]}
+    assert names <= set(document["components"]["schemas"])

@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from fastapi.testclient import TestClient
+
+from midspan.service.core import Core
+from midspan.upgrade import Upgrade
+from tests.service.conftest import Serve
+from tests.service.shop import KINDS, encoded, name, picture
+
+
+def core_of(client: TestClient) -> Core:
+    found: Core = client.app.state.context.core  # type: ignore[attr-defined]
+    return found
+
+
+def vector_of(client: TestClient, number: int) -> list[float]:
+    loaded = core_of(client).encoders.loaded[0]
+    return [float(value) for value in loaded.vectors([picture(number)])[0]]
+
+
+def post(client: TestClient, path: str, body: Any) -> Any:
+    answer = client.post(path, json=body)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def test_an_uploaded_image_finds_itself_and_its_kind(shared: TestClient) -> None:
+    answer = shared.post("/v1/search/image", files={"file": ("x.png", encoded(7))}, data={"k": "5"})
+    assert answer.status_code == 200, answer.text
+    results = answer.json()["results"]
+    assert results[0]["id"] == name(7)
+    assert results[0]["score"] == pytest.approx(1.0, abs=1e-4)
+    assert [hit["score"] for hit in results] == sorted((h["score"] for h in results), reverse=True)
+    assert results[0]["space_role"] == "new"
+    assert results[0]["payload"] == {"labels": 7 % KINDS, "price": 7}
+    assert shared.get(results[0]["thumbnail"]).headers["content-type"] == "image/png"
+    assert answer.json()["request_id"] == answer.headers["x-request-id"]
+
+
+def test_filter_and_threshold_reach_the_search(shared: TestClient) -> None:
+    data = {"k": "50", "filter": '{"price": {"$lt": 10}}', "threshold": "-1"}
+    found = shared.post("/v1/search/image", files={"file": encoded(3)}, data=data).json()
+    assert sorted(hit["payload"]["price"] for hit in found["results"]) == list(range(10))
+    high = post(
+        shared, "/v1/search/item", {"id": name(3), "k": 50, "threshold": 0.999999, "exact": True}
+    )
+    assert high["results"] == []
+
+
+def test_search_by_vector_is_that_of_the_gallery(shared: TestClient) -> None:
+    queries = [vector_of(shared, number) for number in (1, 2)]
+    core = core_of(shared)
+    wanted = core.gallery.search(
+        np.array(queries, np.float32), space=core.gallery.space, k=4, exact=True
+    )
+    many = post(shared, "/v1/search/vector", {"vectors": queries, "k": 4, "exact": True})
+    assert [[hit["id"] for hit in hits] for hits in many["results"]] == [
+        [hit.id for hit in hits] for hits in wanted
+    ]
+    one = post(shared, "/v1/search/vector", {"vector": queries[0], "k": 4, "exact": True})
+    assert one["results"] == many["results"][0]
+    named = {"vector": queries[0], "k": 4, "exact": True, "space": "old"}
+    assert post(shared, "/v1/search/vector", named)["results"] == one["results"]
+
+
+def test_more_like_this_leaves_the_item_itself_out(shared: TestClient) -> None:
+    found = post(shared, "/v1/search/item", {"id": name(4), "k": 59})
+    ids = [hit["id"] for hit in found["results"]]
+    assert name(4) not in ids
+    assert len(set(ids)) == 59
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "word"),
+    [
+        ({}, 422, "either vector or vectors"),
+        ({"vector": [1.0], "vectors": [[1.0]]}, 422, "either vector or vectors"),
+        ({"vector": [1.0, 2.0]}, 422, "wants"),
+        ({"vectors": [[1.0] * 16, [1.0]]}, 422, "different lengths"),
+        ({"vector": [0.0] * 16}, 422, "length zero"),
+        ({"vector": [1e39] * 16}, 422, "infinite"),
+        ({"vector": [1.0] * 16, "k": 0}, 422, "k"),
+        ({"vector": [1.0] * 16, "k": 10**9}, 422, "k"),
+        ({"vector": [1.0] * 16, "space": "nobody"}, 409, "0 spaces are called"),
+        ({"vector": [1.0] * 16, "filter": {"$and": []}}, 422, "list of filters"),
+        ({"vector": [1.0] * 16, "wieght": 1}, 422, "wieght"),
+        ({"vector": ["x"] * 16}, 422, "vector.0"),
+    ],
+)
+def test_what_cannot_be_searched_is_told(
+    shared: TestClient, body: Any, status: int, word: str
+) -> None:
+    answer = shared.post("/v1/search/vector", json=body)
+    assert answer.status_code == status, answer.text
+    assert word in answer.json()["error"]["message"]
+
+
+def test_numbers_that_are_none_are_refused(shared: TestClient) -> None:
+    raw = '{"vector": [NaN, 1, 1, 1]}'
+    answer = shared.post(
+        "/v1/search/vector", content=raw, headers={"content-type": "application/json"}
+    )
+    assert answer.status_code == 422
+
+
+def test_bad_uploads_are_the_clients_fault(shared: TestClient) -> None:
+    assert shared.post("/v1/search/image", json={}).status_code == 415
+    assert shared.post("/v1/search/image", files={"other": b"x"}).status_code == 422
+    empty = shared.post("/v1/search/image", files={"file": b""})
+    assert (empty.status_code, empty.json()["error"]["type"]) == (422, "ImageError")
+    text = shared.post("/v1/search/image", files={"file": b"hello"}, data={"k": "many"})
+    assert text.status_code == 422
+    assert shared.post("/v1/search/item", json={"id": "nobody"}).status_code == 404
+
+
+def test_without_an_encoder_images_are_refused_and_vectors_not(serve: Serve) -> None:
+    client = serve(encoder=None, new_encoder=None)
+    answer = client.post("/v1/search/image", files={"file": encoded(1)})
+    assert answer.status_code == 409
+    assert "--encoder RUN" in answer.json()["error"]["message"]
+    assert client.get("/v1/gallery").json()["image_search"] is False
+    assert post(client, "/v1/search/vector", {"vector": [1.0] * 16, "k": 2})["results"]
+
+
+def test_before_and_after_of_the_same_query(client: TestClient) -> None:
+    refused = client.post("/v1/search/compare", json={"id": name(1)})
+    assert refused.status_code == 409
+    core = core_of(client)
+    upgrade = Upgrade.start(core.gallery, to=core.encoders.loaded[1].space, order="random")
+    upgrade.run(core.embed_into(core.encoders.loaded[1].space.fingerprint), limit=30)  # type: ignore[arg-type]
+    found = post(client, "/v1/search/compare", {"id": name(1), "k": 10})
+    assert {hit["space_role"] for hit in found["before"]} == {"old"}
+    assert {hit["space_role"] for hit in found["after"]} == {"old", "new"}
+    before = [hit["id"] for hit in found["before"]]
+    after = [hit["id"] for hit in found["after"]]
+    assert name(1) not in before + after
+    for flip in found["flips"]:
+        was = before.index(flip["id"]) + 1 if flip["id"] in before else None
+        now = after.index(flip["id"]) + 1 if flip["id"] in after else None
+        assert (flip["from"], flip["to"]) == (was, now)
+        assert was != now
+    changed = {flip["id"] for flip in found["flips"]}
+    same = {id for rank, id in enumerate(before) if rank < len(after) and after[rank] == id}
+    assert changed == set(before + after) - same
+    image = client.post("/v1/search/compare", files={"file": encoded(1)}, data={"k": "3"})
+    assert image.status_code == 200
+    assert image.json()["before"][0]["id"] == name(1)
+
+
+def test_an_image_cannot_be_compared_without_the_old_encoder(serve: Serve) -> None:
+    client = serve(encoder=None)
+    core = core_of(client)
+    Upgrade.start(core.gallery, to=core.encoders.loaded[0].space, order="random")
+    answer = client.post("/v1/search/compare", files={"file": encoded(1)})
+    assert answer.status_code == 409
+    assert "--encoder" in answer.json()["error"]["message"]
+    assert client.post("/v1/search/compare", json={"id": name(1)}).status_code == 200

@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from fastapi.testclient import TestClient
+
+from midspan.bridges import Ridge
+from midspan.spaces import Embeddings
+from tests.service.conftest import Serve
+from tests.service.shop import Shop, encoded, name, picture
+from tests.service.test_routes_search import core_of
+
+PATIENCE = 120.0
+
+
+def post(client: TestClient, verb: str, body: Any = None) -> Any:
+    answer = client.post(f"/v1/upgrade/{verb}", json=body)
+    assert answer.status_code in (200, 202), answer.text
+    return answer.json()
+
+
+def until(client: TestClient, good: Callable[[Any], bool]) -> Any:
+    deadline = time.monotonic() + PATIENCE
+    while not good(status := client.get("/v1/upgrade").json()):
+        assert time.monotonic() < deadline, status
+        time.sleep(0.05)
+    return status
+
+
+def test_a_whole_upgrade_over_http(client: TestClient) -> None:
+    plan = post(client, "plan")
+    assert (plan["items"], plan["to_embed"], plan["mode"]) == (60, 60, "direct")
+    assert plan["gate"]["labelled"] is True
+    assert client.get("/v1/upgrade").json()["phase"] == "none", "a plan writes nothing"
+    for verb in ("run", "pause", "resume", "gate", "finish", "rollback"):
+        refused = client.post(f"/v1/upgrade/{verb}")
+        assert (verb, refused.status_code) == (verb, 409)
+
+    started = post(client, "start", {"order": "random"})
+    assert (started["phase"], started["old"], started["new"]) == ("running", 60, 0)
+    assert started["job"]["wanted"] is False
+    info = client.get("/v1/gallery").json()
+    assert sorted(space["role"] for space in info["spaces"].values()) == ["old", "target"]
+    assert info["can_upgrade"] is False
+    time.sleep(1.5)
+    assert client.get("/v1/upgrade").json()["new"] == 0, "nobody asked for the backfill yet"
+    assert client.post("/v1/upgrade/start").status_code == 409
+
+    assert post(client, "run")["job"]["wanted"] is True
+    done = until(client, lambda status: status["old"] == 0)
+    assert (done["new"], done["failed"], done["all"], done["share"]) == (60, 0, 60, 1.0)
+    until(client, lambda status: not status["job"]["running"])
+    verdict = post(client, "gate")
+    assert verdict["n_queries"] == 60
+    assert {check["name"] for check in verdict["checks"]} == {"negative flips", "retention"}
+    after_gate = client.get("/v1/upgrade").json()
+    assert after_gate["gates"][0]["verdict"] == verdict["verdict"] == after_gate["gate"]
+
+    curve = client.get("/v1/upgrade/curve").json()
+    quality = [point for point in curve["points"] if point["metric"] == "precision@10"]
+    assert quality[0]["fraction"] == 0.0
+    assert quality[-1]["fraction"] == 1.0
+    assert [p["fraction"] for p in quality] == sorted(p["fraction"] for p in quality)
+    assert curve["baseline"]["metric"] == "precision@10"
+    flips = client.get("/v1/upgrade/flips", params={"limit": 3}).json()
+    assert flips["queries"] == 60
+    assert all(flip["before_rank"] == 1 for flip in flips["flips"])
+
+    finished = post(client, "finish", {"force": True})
+    assert finished["phase"] == "none"
+    info = client.get("/v1/gallery").json()
+    assert [space["role"] for space in info["spaces"].values()] == ["live"]
+    found = client.post("/v1/search/image", files={"file": encoded(8)}).json()["results"]
+    assert found[0]["id"] == name(8)
+    assert client.get("/v1/upgrade/curve").json() == curve, "the last curve stays"
+    whats = [entry["what"] for entry in client.get("/v1/audit").json()["entries"]]
+    for what in ("upgrade start", "service run", "upgrade quality", "upgrade gate"):
+        assert what in whats
+
+
+def test_pause_resume_and_rollback(client: TestClient) -> None:
+    post(client, "start", {"order": "random", "calibrate": False})
+    post(client, "run", {"max_rate": 20.0})
+    until(client, lambda status: status["new"] > 0)
+    paused = post(client, "pause", {"reason": "lunch"})
+    assert (paused["phase"], paused["reason"]) == ("paused", "lunch")
+    until(client, lambda status: not status["job"]["running"])
+    counts = client.get("/v1/upgrade").json()["new"]
+    assert 0 < counts < 60
+    resumed = post(client, "resume")
+    assert (resumed["phase"], resumed["job"]["wanted"]) == ("running", True)
+    until(client, lambda status: status["new"] > counts)
+    rolled = post(client, "rollback")
+    assert rolled["phase"] == "none"
+    until(client, lambda status: not status["job"]["running"])
+    found = client.post("/v1/search/image", files={"file": encoded(8)}, data={"k": "60"}).json()
+    assert {hit["space"] for hit in found["results"]} == {core_of(client).gallery.state.live[0]}
+    assert len(found["results"]) == 60
+
+
+def test_broken_pictures_are_on_the_list_with_their_reason(serve: Serve, shop: Shop) -> None:
+    client = serve()
+    vector = [1.0] * 16
+    for id, uri in {"gone": None, "outside": "/etc/hostname"}.items():
+        client.put(f"/v1/items/{id}", json={"vector": vector, "uri": uri})
+    post(client, "start", {"order": "random", "run": True, "calibrate": False})
+    done = until(client, lambda status: status["old"] == 0)
+    assert (done["new"], done["failed"], done["all"]) == (60, 2, 62)
+    page = client.get("/v1/upgrade/failures", params={"limit": 1}).json()
+    assert (page["failures"][0]["id"], page["next"]) == ("gone", "gone")
+    rest = client.get("/v1/upgrade/failures", params={"after": "gone"}).json()["failures"]
+    assert [(one["id"], "no folder" in one["reason"]) for one in rest] == [("outside", True)]
+
+
+def test_vectors_that_were_made_elsewhere_need_no_encoder(
+    serve: Serve, shop: Shop, tmp_path: Path
+) -> None:
+    from tests.service.shop import _encoders
+
+    new = _encoders(str(shop.new)).loaded[0]
+    vectors = Embeddings(
+        np.array([name(n) for n in range(60)]),
+        new.vectors([picture(n) for n in range(60)]),
+        new.space,
+    )
+    file = vectors.save(tmp_path / "new.npz")
+    client = serve(encoder=None, new_encoder=None, new_vectors=file)
+    post(client, "start", {"run": True})
+    assert until(client, lambda status: status["old"] == 0)["new"] == 60
+
+
+def test_a_bridge_of_the_set_up_maps_the_gallery(serve: Serve, shop: Shop, tmp_path: Path) -> None:
+    from tests.service.shop import _encoders
+
+    pictures = [picture(n) for n in range(100, 160)]
+    ids = np.arange(60).astype(np.str_)
+    old, new = (
+        Embeddings(ids, loaded.vectors(pictures), loaded.space)
+        for loaded in _encoders(str(shop.old), str(shop.new)).loaded
+    )
+    folder = Ridge(alpha=0.1).fit(old, new).save(tmp_path / "bridge")
+    without = serve()
+    refused = without.post("/v1/upgrade/start", json={"mode": "map-gallery"})
+    assert refused.status_code == 409
+    assert "wants a bridge" in refused.json()["error"]["message"]
+    client = serve(bridge=folder)
+    started = post(client, "start", {"mode": "map-gallery", "order": "random"})
+    assert (started["phase"], started["mode"]) == ("running", "map-gallery")
+    info = client.get("/v1/gallery").json()
+    assert sorted(s["role"] for s in info["spaces"].values()) == ["mapped", "old", "target"]
+    found = client.post("/v1/search/item", json={"id": name(2), "k": 59}).json()["results"]
+    assert len({hit["id"] for hit in found}) == 59
+    assert {hit["space_role"] for hit in found} == {"old"}
+    image = client.post("/v1/search/image", files={"file": encoded(2)}).json()["results"]
+    assert image[0]["payload"]["labels"] == 2
+
+
+def test_a_client_cannot_name_a_folder_of_the_server(client: TestClient) -> None:
+    answer = client.post("/v1/upgrade/start", json={"mode": "map-query", "bridge": "/etc"})
+    assert answer.status_code == 422
+    assert client.post("/v1/upgrade/start", json={"order": "nonsense"}).status_code == 409
+
+
+def test_without_a_new_encoder_there_is_nowhere_to_go(serve: Serve) -> None:
+    client = serve(new_encoder=None)
+    assert client.get("/v1/gallery").json()["can_upgrade"] is False
+    for verb in ("plan", "start"):
+        answer = client.post(f"/v1/upgrade/{verb}")
+        assert answer.status_code == 409
+        assert "--new-encoder" in answer.json()["error"]["message"]
