@@ -195,6 +195,16 @@ def test_an_old_encoder_that_is_a_simplex_already_is_met_exactly() -> None:
     torch.testing.assert_close(method.rows, spots, rtol=0, atol=1e-5)
 
 
+def test_other_label_ids_turn_the_simplex_the_same_way() -> None:
+    labels = torch.arange(15) % 5
+    turn = torch.tensor([3, 0, 4, 1, 2])  # new name of each class
+    old = old_side(classes=5, dim=8, labels=labels)
+    renamed = old_side(classes=5, dim=8, labels=turn[labels], vectors=old.vectors)
+    before = prepared(Simplex(classes=7), old, classes=5, dim=8).rows
+    after = prepared(Simplex(classes=7), renamed, classes=5, dim=8).rows
+    torch.testing.assert_close(after[turn], before, rtol=0, atol=1e-5)
+
+
 def test_classes_without_images_do_not_pull() -> None:
     labels = torch.tensor([0, 0, 1, 2, 2])  # class 1 has one image, class 3 none
     old = old_side(classes=4, dim=5, labels=labels)
