@@ -120,17 +120,18 @@ def _settings(
 ) -> BenchSettings:
     from midspan.methods import METHODS
     from midspan.training.bench import BenchSettings, read_settings
+    from midspan.training.bench.settings import UPPER
+    from midspan.training.bench.variants import ACROSS_DIMS
 
     base, methods_of = read_settings(settings, change)
-    chosen = [name for name in METHODS if name != "independent"]
-    if methods != ALL:
-        chosen = [name for name in _names(methods) if name != "independent"]
+    able = METHODS if plain["new_dim"] in (None, plain["dim"]) else ACROSS_DIMS
+    chosen = list(able) if methods == ALL else _names(methods)
     if not _names(allocations):
         raise ConfigError("--allocations is empty; e.g. extended-class,extended-data")
     return BenchSettings(
         data=tuple(data),
         allocations=tuple(_names(allocations)),
-        methods=tuple(chosen),
+        methods=tuple(name for name in chosen if name != UPPER),
         base=base,
         methods_of=methods_of,
         **plain,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -10,6 +11,9 @@ from midspan.reports.bench_summary import UPPER, Entry
 from midspan.reports.numbers import fraction
 from midspan.reports.plots import STYLES
 from midspan.reports.svg import CLASSES, INK, MUTED, OTHER, drawing, label, to_svg
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
 
@@ -89,9 +93,11 @@ def backfill_plot(
         return to_svg(figure, name=name, title=title)
 
 
-def _legend(axes: object) -> None:
-    axes.grid(visible=True, linewidth=0.8)  # type: ignore[attr-defined]
-    axes.legend(  # type: ignore[attr-defined]
+def _legend(axes: Axes) -> None:
+    axes.grid(visible=True, linewidth=0.8)
+    if not axes.get_legend_handles_labels()[0]:
+        return
+    axes.legend(
         loc="lower center",
         bbox_to_anchor=(0.5, 1.0),
         ncols=3,

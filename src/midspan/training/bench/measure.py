@@ -16,6 +16,7 @@ from midspan.evaluation import backfill_curve, compatibility_matrix, evaluate
 from midspan.spaces import Embeddings, Space
 from midspan.training.folders import write_whole
 from midspan.training.inputs import Items, read_inputs
+from midspan.training.maps import load_maps
 from midspan.training.old import OldModel
 from midspan.training.settings import OldSettings, RunConfig
 
@@ -131,10 +132,15 @@ def _chain(
 def _sides(
     folder: Path, old: Embeddings, new: Embeddings
 ) -> dict[str, tuple[Embeddings, Embeddings]]:
-    """direction → (queries, old gallery as it is searched); dims decide which there are."""
+    """direction → (queries, old gallery as it is searched)."""
     sides = {}
     if old.space.dim == new.space.dim:
         sides["direct"] = (new, old)
+    maps = load_maps(folder)
+    if "forward" in maps:
+        sides["forward"] = (new, maps["forward"].transform(old))
+    if "backward" in maps:
+        sides["backward"] = (maps["backward"].transform(new), old)
     return sides
 
 

@@ -87,7 +87,11 @@ def _case(settings: BenchSettings, data: str, allocation: str, seed: int) -> Ite
         | {"allocation": _part(settings, f"extended-{family}", "old")},
     )
     variants = [plain(UPPER)]
-    variants += [plain(method, settings.methods_of.get(method)) for method in settings.methods]
+    other_dim = settings.new_dim not in (None, settings.dim)
+    variants += [
+        plain(method, settings.methods_of.get(method), new_dim=other_dim)
+        for method in settings.methods
+    ]
     if settings.ablation:
         variants += ablations(settings.methods_of.get("advbct", {}))
     backbone = _new_backbone(settings) if allocation.startswith(LARGER) else settings.backbone

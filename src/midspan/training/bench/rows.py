@@ -51,8 +51,7 @@ def make_rows(jobs: Sequence[Job]) -> list[dict[str, Any]]:
 def _row(job: Job, new: dict[str, Any], old: dict[str, Any], upper: float) -> dict[str, Any]:
     directions = new["directions"]
     crosses = {name: one["cross"] for name, one in directions.items()}
-    # Vectors as they are, if they can be compared so; else the best way there is, as LCE counts.
-    best = "direct" if "direct" in crosses else max(crosses, key=crosses.__getitem__, default="")
+    best = max(crosses, key=crosses.__getitem__, default="")  # of its directions, as LCE counts
     cross = crosses.get(best, math.nan)
     chosen = directions.get(best, {})
     values = {"old": old["self"], "new": new["self"], "upper": upper}

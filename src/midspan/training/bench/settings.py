@@ -13,6 +13,7 @@ from midspan.data import ALLOCATIONS, DATASETS
 from midspan.errors import ConfigError
 from midspan.evaluation import parse_metric
 from midspan.methods import METHODS
+from midspan.training.bench.variants import ACROSS_DIMS
 from midspan.training.settings import RunConfig, apply_change
 
 UPPER = "independent"  # the upper bound of self: always run
@@ -67,6 +68,13 @@ class BenchSettings:
             look_up(METHODS, name, what="method")
         if self.seeds < 1 or self.epochs < 1:
             raise ConfigError(f"seeds = {self.seeds}, epochs = {self.epochs}; wanted 1 or more")
+        if self.new_dim not in (None, self.dim):
+            unable = [name for name in self.methods if name not in ACROSS_DIMS]
+            if unable:
+                raise ConfigError(
+                    f"--new-dim {self.new_dim} with old dim {self.dim}: {', '.join(unable)} "
+                    f"compare vectors as they are; give --methods {','.join(ACROSS_DIMS)}"
+                )
         names = [data_name(one) for one in self.data]
         if len(set(names)) < len(names):
             raise ConfigError(f"two data sets have one name: {', '.join(names)}; rename a file")

@@ -21,8 +21,17 @@ class Variant:
         return self.name.replace(": ", "-").replace(" + ", "-").replace(" ", "-")
 
 
-def plain(method: str, settings: Mapping[str, Any] | None = None) -> Variant:
-    return Variant(method, {"name": method, **(settings or {})})
+# What a benchmark needs beside a method's own defaults: more classes than dims are usual.
+OWN: dict[str, dict[str, Any]] = {"simplex": {"projected": True}}
+# Methods that can change dims, and the settings for it.
+ACROSS_DIMS: dict[str, dict[str, Any]] = {"l2": {}, "lce": {"transformation": "rbt"}}
+
+
+def plain(
+    method: str, settings: Mapping[str, Any] | None = None, *, new_dim: bool = False
+) -> Variant:
+    across = ACROSS_DIMS.get(method, {}) if new_dim else {}
+    return Variant(method, {"name": method, **OWN.get(method, {}), **across, **(settings or {})})
 
 
 # name → (recognition, adversarial, point to set, elastic boundary); AdvBCT's Table 2, rows 3 to 7,
@@ -47,7 +56,7 @@ def ablations(settings: Mapping[str, Any]) -> list[Variant]:
         if not adversarial:
             method["adversarial_weight"] = 0.0
         if not point_to_set:
-            method["weight"] = 0.0
+            method["p2s_weight"] = 0.0
         if not elastic:
             method["elastic"] = False
         train = {} if recognition else {"recognition_weight": 0.0}

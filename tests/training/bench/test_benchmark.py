@@ -1,0 +1,221 @@
+"""Whole benchmarks on scikit-learn's digits: rows, going on, failures, another metric."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from midspan.cli import app
+from midspan.encoders import load_encoder
+from midspan.errors import RunError
+from midspan.evaluation import compare, evaluate
+from midspan.training import RunConfig
+from midspan.training.bench import BenchResult, BenchSettings, bench, read_results, read_settings
+from midspan.training.inputs import read_inputs
+
+COLUMNS = [
+    *("allocation", "method", "seed", "old_self", "new_self", "upper_self", "cross"),
+    *("p_up", "p_comp", "p_1", "negative_flips", "seconds"),
+]
+OPTIONS = [
+    *("--data", "digits", "--allocations", "extended-class", "--methods", "bct"),
+    *("--backbone", "small-cnn,width=4", "--dim", "16", "--epochs", "2", "--seeds", "1"),
+    *("--chain", "--set", "train.batch_size=128", "--set", "methods.bct.weight=2.0"),
+]
+
+
+def settings(**more: Any) -> BenchSettings:
+    base, methods_of = read_settings(None, ["train.batch_size=128", "methods.bct.weight=2.0"])
+    plain = BenchSettings(
+        data=("digits",),
+        allocations=("extended-class",),
+        methods=("bct",),
+        backbone="small-cnn,width=4",
+        dim=16,
+        epochs=2,
+        seeds=1,
+        chain=True,
+        base=base,
+        methods_of=methods_of,
+    )
+    return replace(plain, **more)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MIDSPAN_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("OMP_NUM_THREADS", "1")
+        yield
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("bench")
+
+
+@pytest.fixture(scope="module")
+def result(folder: Path) -> BenchResult:
+    return bench(settings(), out=folder, progress=False)
+
+
+def times(folder: Path, name: str) -> dict[str, int]:
+    return {str(path): path.stat().st_mtime_ns for path in folder.rglob(name)}
+
+
+def test_a_row_says_what_an_independent_measurement_says(result: BenchResult, folder: Path) -> None:
+    row = next(row for row in result.rows if row["method"] == "bct")
+    runs = folder / "runs" / "digits"
+    config = RunConfig.load(runs / "extended-class" / "bct" / "seed0" / "config.toml")
+    test = read_inputs(config).test
+    assert test is not None
+    old, new, upper = (
+        load_encoder(runs / place / "seed0").embed(test, progress=False)
+        for place in ("old-class", "extended-class/bct", "extended-class/independent")
+    )
+    truth = compare(old=old, new=new, upper=upper, bootstrap=10)
+    for name in ("old_self", "new_self", "upper_self", "cross", "p_up", "p_comp", "p_1"):
+        assert row[name] == pytest.approx(getattr(truth, name), abs=1e-9), name
+    for name in ("negative_flips", "positive_flips", "perf_gain", "upgrade_gain"):
+        assert row[name] == pytest.approx(getattr(truth, name), abs=1e-9), name
+    assert row["compatible"] == truth.compatible
+    assert row["backfill"][0] == row["cross"]
+    assert row["backfill"][-1] == row["new_self"]
+    assert 0 < row["random_cross"] < row["old_self"]
+
+
+def test_every_run_has_a_row_and_the_upper_bound_is_its_own(result: BenchResult) -> None:
+    assert [row["method"] for row in result.rows] == ["independent", "bct"]
+    for row in result.rows:
+        assert list(row)[: len(COLUMNS)] == COLUMNS
+    alone = result.rows[0]
+    assert alone["new_self"] == alone["upper_self"] == result.rows[1]["upper_self"]
+    assert alone["p_up"] == 0.5
+
+
+def test_the_matrix_of_a_chain_is_that_of_its_encoders(result: BenchResult, folder: Path) -> None:
+    (chain,) = result.chains
+    assert [len(line) for line in chain["matrix"]] == [1, 2, 3]
+    runs = folder / "runs" / "digits" / "chain-class"
+    config = RunConfig.load(runs / "bct" / "seed0" / "phi3" / "config.toml")
+    test = read_inputs(config).test
+    assert test is not None
+    first = load_encoder(runs / "independent" / "seed0" / "phi1").embed(test, progress=False)
+    third = load_encoder(runs / "bct" / "seed0" / "phi3").embed(test, progress=False)
+    cross = evaluate(third, first, metrics=["map"], direct=True).mean("map")
+    assert chain["matrix"][2][0] == pytest.approx(cross, abs=1e-9)
+
+
+def test_nothing_is_done_twice(result: BenchResult, folder: Path) -> None:
+    before = times(folder, "*.safetensors"), times(folder / "runs", "bench.json")
+    again = bench(settings(), out=folder, progress=False)
+    assert again.rows == result.rows
+    assert (times(folder, "*.safetensors"), times(folder / "runs", "bench.json")) == before
+
+
+def test_other_settings_are_refused(result: BenchResult, folder: Path) -> None:
+    with pytest.raises(RunError, match=r"other settings \(now epochs = 3\)"):
+        bench(settings(epochs=3), out=folder, progress=False)
+
+
+def test_results_can_be_read_again(result: BenchResult, folder: Path, tmp_path: Path) -> None:
+    assert read_results(folder)["rows"] == result.rows
+    with pytest.raises(RunError, match="no results of a benchmark there"):
+        read_results(tmp_path)
+
+
+def test_the_command_prints_rows_and_writes_tables_and_a_page(
+    result: BenchResult, folder: Path
+) -> None:
+    ran = CliRunner().invoke(app, ["bench", *OPTIONS, "--out", str(folder), "--json"])
+    assert ran.exit_code == 0, ran.output
+    printed = json.loads(ran.stdout)
+    assert set(printed) == {"rows", "chains"}
+    assert [list(row)[: len(COLUMNS)] for row in printed["rows"]] == [COLUMNS] * 2
+    assert printed["rows"][1]["cross"] == pytest.approx(result.rows[1]["cross"])
+    for name in ("rows.csv", "summary.csv", "chains.csv"):
+        assert "bct" in (folder / name).read_text()
+    assert "extended-class" in (folder / "index.html").read_text()
+
+
+def test_folders_are_joined_on_one_page(result: BenchResult, folder: Path, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    ran = CliRunner().invoke(
+        app, ["bench", "--report", str(folder), "--report", str(folder), "--out", str(page)]
+    )
+    assert ran.exit_code == 0, ran.output
+    assert "2 seeds" in page.read_text()
+    assert "bct" in ran.stdout
+
+
+@pytest.mark.slow
+def test_a_run_that_fails_is_reported_and_the_others_go_on(tmp_path: Path) -> None:
+    # a classifier of an old encoder that has none: only this method fails
+    base, _ = read_settings(None, ["train.batch_size=128", "loss.name=softmax"])
+    wanted = settings(
+        methods=("bct", "l2"),
+        base=base,
+        methods_of={"bct": {"classifier": "distilled"}},
+        chain=False,
+    )
+    found = bench(wanted, out=tmp_path, jobs=2, progress=False)
+    assert [row["method"] for row in found.rows] == ["independent", "l2"]
+    ((title, reason),) = found.failures.items()
+    assert "bct" in title
+    assert "ConfigError" in reason
+
+
+@pytest.mark.slow
+def test_what_a_failed_run_was_needed_for_fails_with_it(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.npz"
+    np.savez(
+        broken,
+        images=np.zeros((32, 8, 8, 1), dtype=np.uint8),
+        labels=np.repeat(np.arange(8), 4),
+        split=np.zeros(32, dtype=np.uint8),  # nothing to test on
+    )
+    found = bench(settings(data=(str(broken),), chain=False), out=tmp_path / "out", progress=False)
+    assert found.rows == []
+    reasons = list(found.failures.values())
+    assert len(reasons) == 3
+    assert "no test split" in reasons[0]
+    assert sum("not begun, since" in reason for reason in reasons) == 2
+
+
+@pytest.mark.slow
+def test_a_killed_benchmark_goes_on_where_it_was(tmp_path: Path) -> None:
+    code = "from midspan.cli import app; app()"
+    options = [word for word in OPTIONS if word != "--chain"]
+    command = [sys.executable, "-c", code, "bench", *options, "--out", str(tmp_path), "--json"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    until = time.monotonic() + 120
+    while len(times(tmp_path / "runs", "bench.json")) < 1 and time.monotonic() < until:
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    time.sleep(1.5)  # the workers notice that they are alone
+    finished = [Path(path).parent for path in times(tmp_path / "runs", "bench.json")]
+    assert 1 <= len(finished) < 3
+    before = [times(place, "*") for place in finished]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert [row["method"] for row in json.loads(ran.stdout)["rows"]] == ["independent", "bct"]
+    assert [times(place, "*") for place in finished] == before
+
+
+@pytest.mark.slow
+def test_another_metric_is_measured_without_training(result: BenchResult, folder: Path) -> None:
+    before = times(folder, "*.safetensors")
+    again = bench(settings(metric="recall@1"), out=folder, progress=False)
+    assert times(folder, "*.safetensors") == before
+    assert again.rows[0]["new_self"] != result.rows[0]["new_self"]

@@ -1,0 +1,175 @@
+"""The plan: which encoders are trained, on what, after whom; nothing is trained here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from midspan.errors import ConfigError
+from midspan.methods import METHODS
+from midspan.training.bench import BenchSettings, Run, make_plan, read_settings
+from midspan.training.bench.settings import data_section, encoder_section
+from midspan.training.bench.variants import ablations
+
+
+def settings(**more: Any) -> BenchSettings:
+    given: dict[str, Any] = {"data": ("digits",), "methods": ("bct", "l2"), "seeds": 1, "epochs": 2}
+    return BenchSettings(**given | more)
+
+
+def of(runs: list[Run], **wanted: Any) -> list[Run]:
+    return [run for run in runs if all(getattr(run, k) == v for k, v in wanted.items())]
+
+
+def test_every_case_has_its_old_encoder_its_upper_bound_and_every_method() -> None:
+    runs = make_plan(settings(seeds=3, allocations=("extended-class", "extended-data")))
+    assert len(runs) == 3 * 2 * (1 + 1 + 2)
+    for seed in range(3):
+        for allocation in ("extended-class", "extended-data"):
+            case = of(runs, seed=seed, allocation=allocation, kind="new")
+            assert [run.method for run in case] == ["independent", "bct", "l2"]
+
+
+def test_all_methods_of_the_table_are_the_default() -> None:
+    assert set(BenchSettings(data=("digits",)).methods) == METHODS.keys() - {"independent"}
+
+
+def test_cases_that_leave_out_the_same_part_share_one_old_encoder() -> None:
+    names = ("extended-data", "open-data", "extended-backbone-data", "extended-class", "open-class")
+    runs = make_plan(settings(allocations=names))
+    assert len(of(runs, kind="old")) == 2
+    old = {run.allocation: run.old for run in of(runs, kind="new")}
+    assert old["extended-data"] == old["open-data"] == old["extended-backbone-data"]
+    assert old["extended-class"] == old["open-class"] != old["open-data"]
+
+
+def test_a_run_stands_behind_the_one_it_needs_and_starts_from_another_seed() -> None:
+    runs = make_plan(settings(seeds=2, chain=True))
+    place = {run.key: number for number, run in enumerate(runs)}
+    for run in runs:
+        if run.old is not None:
+            assert place[run.old] < place[run.key]
+            before = runs[place[run.old]]
+            assert before.settings["seed"] != run.settings["seed"]
+
+
+def test_all_encoders_of_a_case_share_schedule_loss_and_data() -> None:
+    runs = make_plan(settings())
+    for section in ("data", "loss", "train", "encoder", "evaluate"):
+        assert (
+            len({str(run.settings[section]) for run in of(runs, allocation="extended-class")}) == 1
+        )
+
+
+def test_another_backbone_is_for_new_encoders_of_the_backbone_cases_alone() -> None:
+    runs = make_plan(
+        settings(
+            allocations=("extended-class", "extended-backbone-class"),
+            new_backbone="small-resnet,width=24,blocks=2",
+        )
+    )
+    wide = {"backbone": "small-resnet", "dim": 128, "settings": {"width": 24, "blocks": 2}}
+    for run in runs:
+        is_new = run.kind == "new" and run.allocation == "extended-backbone-class"
+        assert (run.settings["encoder"] == wide) == is_new
+        if is_new:
+            assert run.settings["allocation"]["kind"] == "extended-class"
+
+
+def test_a_backbone_without_a_larger_brother_must_be_given_one() -> None:
+    with pytest.raises(ConfigError, match="give --new-backbone"):
+        make_plan(settings(backbone="efficientnet-lite0", allocations=("extended-backbone-data",)))
+
+
+def test_chains_grow_and_each_follows_the_one_before() -> None:
+    runs = of(make_plan(settings(chain=True, allocations=("open-class",))), kind="chain")
+    assert len(runs) == 1 + 2 * 2  # phi1 serves both methods
+    bct = of(runs, method="bct")
+    first = of(runs, method="independent")[0]
+    assert [run.old for run in bct] == [first.key, bct[0].key]
+    assert bct[1].chain == (first.key, bct[0].key, bct[1].key)
+    shares = [run.settings["allocation"].get("old_fraction") for run in (first, *bct)]
+    assert shares == [0.25, 0.5, None]
+    assert bct[1].settings["allocation"]["part"] == "new"
+
+
+def test_ablations_switch_terms_off_and_nothing_else() -> None:
+    found = {one.name: one for one in ablations({"threshold": 0.7})}
+    assert len(found) == 6
+    for one in found.values():
+        assert one.ablation
+        assert one.method["threshold"] == 0.7
+    only_adv = found["advbct: adv"]
+    assert only_adv.method["p2s_weight"] == 0
+    assert "adversarial_weight" not in only_adv.method
+    assert only_adv.train == {"recognition_weight": 0.0}
+    assert found["advbct: cls + p2s"].method["adversarial_weight"] == 0
+    assert found["advbct: cls + p2s"].train == {}
+    assert found["advbct: all, not elastic"].method["elastic"] is False
+    plain = len(make_plan(settings()))
+    assert len(make_plan(settings(ablation=True))) == plain + 2 * 6
+
+
+def test_settings_of_one_method_reach_that_method_only() -> None:
+    base, methods_of = read_settings(None, ["train.lr=0.01", "methods.bct.weight=2"])
+    assert methods_of == {"bct": {"weight": 2}}
+    runs = make_plan(settings(base=base, methods_of=methods_of))
+    assert {run.settings["train"]["lr"] for run in runs} == {0.01}
+    weights = {run.method: run.settings["method"].get("weight") for run in runs}
+    assert weights == {"independent": None, "bct": 2, "l2": None}
+
+
+def test_a_settings_file_has_sections_and_methods(tmp_path: Path) -> None:
+    file = tmp_path / "bench.toml"
+    file.write_text('[train]\nlr = 0.5\n[loss]\nname = "softmax"\n[methods.l2]\nweight = 3.0\n')
+    base, methods_of = read_settings(file, ["train.batch_size=32"])
+    assert base["train"]["lr"] == 0.5
+    assert base["train"]["batch_size"] == 32
+    assert base["loss"] == {"name": "softmax"}  # another loss has settings of its own
+    assert methods_of == {"l2": {"weight": 3.0}}
+    file.write_text('[old]\nrun = "x"\n')
+    with pytest.raises(ConfigError, match="no section 'old' for all its runs"):
+        read_settings(file, [])
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"allocations": ("extended-clas",)}, "did you mean 'extended-class'"),
+        ({"methods": ("btc",)}, "did you mean 'bct'"),
+        ({"data": ()}, "--data is missing"),
+        ({"data": ("a/x.npz", "b/x.npz")}, "one name"),
+        ({"seeds": 0}, "wanted 1 or more"),
+        ({"new_dim": 64}, "bct compare vectors as they are"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_is_trained(
+    more: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        settings(**more)
+
+
+def test_a_new_dim_makes_lce_learn_its_maps() -> None:
+    runs = make_plan(settings(methods=("lce", "l2"), dim=128, new_dim=64))
+    for run in runs:
+        assert run.settings["encoder"]["dim"] == (128 if run.kind == "old" else 64)
+    assert of(runs, method="lce")[0].settings["method"]["transformation"] == "rbt"
+
+
+def test_backbones_with_settings() -> None:
+    assert encoder_section("timm:resnet18", dim=4) == {"backbone": "timm:resnet18", "dim": 4}
+    with pytest.raises(ConfigError, match="wanted NAME,key=value"):
+        encoder_section("small-resnet,24", dim=4)
+
+
+def test_data_by_file_folder_or_name(tmp_path: Path) -> None:
+    file = tmp_path / "set.npz"
+    file.touch()
+    assert data_section(str(file)) == {"name": "npz", "path": str(file)}
+    assert data_section(str(tmp_path)) == {"name": "folder", "path": str(tmp_path)}
+    assert data_section("digits") == {"name": "digits"}
+    with pytest.raises(ConfigError, match="no such file or folder"):
+        data_section("nothing.npz")
