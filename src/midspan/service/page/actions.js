@@ -73,7 +73,7 @@ const OFFERED = {
   working: ["pause", "gate", "rollback"],
   idle: ["run", "pause", "gate", "rollback"],
   paused: ["resume", "gate", "rollback"],
-  leftovers: ["run", "finish", "gate", "rollback"],
+  leftovers: ["finish", "gate", "rollback"],
   complete: ["finish", "gate", "rollback"],
 };
 

@@ -27,8 +27,9 @@ function newToken(words) {
   return asking;
 }
 
-/** fetch with the token; asks for one on 401 (and on 403 for a stronger one), then tries again. */
-async function send(path, options = {}) {
+/** fetch with the token; asks for one on 401, then tries again. On 403 it asks for a stronger one,
+ *  unless the page only wanted to show more (`strongest`: what there is must do). */
+async function send(path, { strongest = false, ...options } = {}) {
   for (;;) {
     const used = token();
     const headers = { ...options.headers, ...(used ? { Authorization: `Bearer ${used}` } : {}) };
@@ -40,7 +41,7 @@ async function send(path, options = {}) {
       throw new ApiError("The server does not answer. Is it running? The page tries again by itself.", 0);
     }
     if (response.ok) return response;
-    if (response.status === 401 || response.status === 403) {
+    if (response.status === 401 || (response.status === 403 && used && !strongest)) {
       if (token() !== used) continue; // somebody was asked in the meantime
       if (await newToken(tokenWords(response.status, used))) continue;
     }
@@ -72,8 +73,8 @@ const jsonBody = (body, method = "POST") => ({
   body: JSON.stringify(body),
 });
 
-export async function get(path, { signal } = {}) {
-  return (await send(path, { signal })).json();
+export async function get(path, { signal, strongest = false } = {}) {
+  return (await send(path, { signal, strongest })).json();
 }
 
 export async function post(path, body = {}, { signal } = {}) {

@@ -28,7 +28,7 @@ const LEADS = {
   working: (s) => `${s.seconds_left === null ? "" : `About ${duration(s.seconds_left)} left. `}The new encoder answers; items that wait are found by their old vectors.`,
   idle: () => "The new encoder answers already, but nobody refreshes the items. Run it to go on.",
   paused: (s) => (s.reason ? `Why: ${s.reason}. Searches go on as they are.` : "Searches go on as they are. Resume it, or roll back."),
-  leftovers: () => "Their images could not be read; they are listed below. Repair them and run again, finish without them, or roll back.",
+  leftovers: () => "Their images could not be read; they are listed below. Repair them, finish without them, or roll back.",
   complete: () => "Look at the gate, then finish: that drops the old vectors for good. Until then you can roll back.",
   finishing: () => "There is no way back from here. Searches go on.",
 };

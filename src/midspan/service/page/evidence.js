@@ -1,5 +1,6 @@
 // What the board shows below the headline: gate, worst flips, failures, the trail.
 
+import { get } from "./api.js";
 import { $, make, onChange } from "./dom.js";
 import { picture } from "./grid.js";
 import { go } from "./query.js";
@@ -74,17 +75,35 @@ function strip(words, tone, ids, others) {
 export const drawFailures = onChange((failures) => {
   $("failures-card").hidden = !failures.length;
   $("failures").replaceChildren(
-    make("p", { class: "muted" }, "They keep their old vector. Repair the images, then run again."),
+    make("p", { class: "muted" }, "They keep their old vector. Repair the images, then put them back on the list: midspan upgrade failures GALLERY --retry"),
     make("ul", { class: "lines" }, failures.map((one) => make("li", {},
       make("b", { class: "id" }, one.id), make("span", {}, one.reason),
       one.attempts ? make("span", { class: "muted small" }, `${one.attempts} ${one.attempts === 1 ? "try" : "tries"}`) : null))));
 });
 
-export const drawAudit = onChange((entries) => {
-  $("audit-card").hidden = !entries.length;
-  $("audit").replaceChildren(make("ul", { class: "lines trail" }, entries.map((entry) => make("li", {},
+/** Progress is told by the line, measurements by the curve: the trail here is of what people did. */
+function folded(entries) {
+  const lines = [];
+  for (const entry of entries) {
+    const before = lines.at(-1);
+    if (entry.what === "upgrade quality") continue;
+    if (before && before.what === entry.what && before.who === entry.who && entry.what === "upgrade run") before.times += 1;
+    else lines.push({ ...entry, times: 1 });
+  }
+  return lines;
+}
+
+export const drawAudit = onChange(({ entries, refused = false }, again) => {
+  $("audit-card").hidden = !entries.length && !refused;
+  if (refused) {
+    const give = async () => { await get("/v1/audit"); again(); };
+    $("audit").replaceChildren(make("p", { class: "muted" }, "Only an admin may see who did what."),
+      make("button", { type: "button", class: "link", onclick: () => give().catch(() => {}) }, "Give an admin token"));
+    return;
+  }
+  $("audit").replaceChildren(make("ul", { class: "lines trail" }, folded(entries).slice(0, 30).map((entry) => make("li", {},
     make("time", { class: "muted", datetime: new Date(1000 * entry.when).toISOString() }, moment(entry.when)),
-    make("b", {}, entry.what),
+    make("b", {}, entry.times > 1 ? `${entry.what} × ${entry.times}` : entry.what),
     make("span", { class: "muted" }, entry.who),
     make("span", { class: "trail-details" }, detailsOf(entry.details))))));
 });

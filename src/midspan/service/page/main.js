@@ -34,24 +34,24 @@ function route() {
   if (changed || params.size) window.scrollTo(0, 0); // a new query: its results are on top
 }
 
+function take(gallery) {
+  setCanUpgrade(gallery.can_upgrade);
+  setGallery(gallery);
+  if (gallery.upgrade) setStatus(gallery.upgrade);
+}
+
 async function loadGallery() {
   try {
-    const gallery = await get("/v1/gallery");
-    setCanUpgrade(gallery.can_upgrade);
-    setGallery(gallery);
-    if (gallery.upgrade) setStatus(gallery.upgrade);
+    take(await get("/v1/gallery"));
   } catch { /* the view that is shown says what is wrong */ }
 }
 
 function onEvent(name, data) {
+  if (name === "gallery") take(data);
   if (name === "upgrade") {
-    const opened = (status) => Boolean(status && status.phase !== "none");
-    const flipped = opened(data) !== opened(galleryNow().upgrade);
     setGallery({ ...galleryNow(), upgrade: data });
     setStatus(data);
-    if (flipped) loadGallery(); // other spaces, other roles
   }
-  if (name === "gallery") loadGallery();
 }
 
 function keys(event) {
@@ -67,7 +67,7 @@ function keys(event) {
 }
 
 startSearch(() => (current === "compare" ? "compare" : "search"));
-startUpgradeView();
+startUpgradeView(loadGallery);
 window.addEventListener("hashchange", route);
 document.addEventListener("keydown", keys);
 document.querySelector(".skip").addEventListener("click", (event) => {
@@ -79,8 +79,7 @@ route();
 listen({
   on: onEvent,
   connected: (yes) => {
-    $("offline").hidden = yes;
+    $("offline").hidden = yes; // each connection begins with the present state
     $("offline").textContent = yes ? "" : "No connection to the server. What you see may be old; trying again.";
-    if (yes) loadGallery();
   },
 });

@@ -18,7 +18,7 @@ export function drawPlan(canUpgrade, start) {
   if (!canUpgrade) {
     form.replaceChildren(
       make("h2", { id: "plan-title" }, "Where to?"),
-      make("p", {}, "This server was started without a new encoder. Start it again with one and come back:"),
+      make("p", {}, "This server knows no encoder to upgrade to. Start it with one and come back:"),
       make("pre", {}, make("code", {}, "midspan serve --gallery GALLERY --encoder OLD --new-encoder NEW")));
     return;
   }

@@ -24,9 +24,11 @@ const plan = onChange(({ shown, can }) => {
   if (shown) drawPlan(can, startUpgrade);
 });
 
-export function startUpgradeView() {
+/** `reload`: the gallery as a whole, which an action may have changed. */
+export function startUpgradeView(reload) {
   startActions(async (name, answer) => {
     if (name === "gate") asked = answer;
+    await reload();
     await refresh();
   });
 }
@@ -88,12 +90,12 @@ async function look() {
       open ? get("/v1/upgrade/curve") : { points: [], baseline: null },
       open ? get("/v1/upgrade/flips?limit=6") : { flips: [] },
       get("/v1/upgrade/failures"),
-      get("/v1/audit"),
+      get("/v1/audit", { strongest: true }).catch((error) => ({ entries: [], refused: error.status === 403 })),
     ]);
     curve(points);
     drawFlips(flips.flips);
     drawFailures(failures.failures);
-    drawAudit(audit.entries.slice(0, 30));
+    drawAudit(audit, look);
   } catch { /* the head of the board says so already; the next event tries again */ }
   looking = false;
   if (again) {

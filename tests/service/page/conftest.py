@@ -1,0 +1,166 @@
+"""A real server, a real gallery and a real browser for the tests of the page."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from midspan.service.settings import Settings
+from tests.service.page.shop import Shop, make_shop
+
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
+PATIENCE = 30_000  # ms; the machine may be busy with other tests
+
+
+@contextmanager
+def running(settings: Settings) -> Iterator[str]:
+    """Serve until the block ends; the address it is reached at."""
+    import uvicorn
+
+    from midspan.service.server import build
+
+    server = uvicorn.Server(
+        uvicorn.Config(
+            build(settings),
+            host="127.0.0.1",
+            port=0,
+            log_level="warning",
+            timeout_graceful_shutdown=2,
+        )
+    )
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    try:
+        deadline = time.monotonic() + 60
+        while not server.started:
+            assert thread.is_alive(), "the server did not start"
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(timeout=30)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    if CHROMIUM is None:
+        pytest.skip("no Chromium on this machine: apt-get install chromium")
+    with playwright.sync_playwright() as started:
+        launched = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield launched
+        launched.close()
+
+
+@pytest.fixture(scope="session")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Shop:
+    return make_shop(tmp_path_factory.mktemp("page"))
+
+
+@dataclass
+class Visit:
+    """One page with a record of all that a good page never does."""
+
+    page: Any
+    base: str
+    problems: list[str] = field(default_factory=list)
+    expected: tuple[str, ...] = ()  # parts of console errors that the test provokes
+
+    def go(self, view: str) -> None:
+        self.page.goto(f"{self.base}/#/{view}")
+
+    def ids(self) -> list[str]:
+        found: list[str] = self.page.eval_on_selector_all(
+            "#grid > [data-id]", "all => all.map(one => one.dataset.id)"
+        )
+        return found
+
+    def overflow(self) -> int:
+        found: int = self.page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
+        return found
+
+
+Visitor = Callable[..., Visit]
+
+
+@pytest.fixture
+def visitor(browser: Any) -> Iterator[Visitor]:
+    """visitor(base, width=1280, …); at the end: no errors, no violations, no other origin."""
+    visits: list[Visit] = []
+
+    def visit(
+        base: str,
+        *,
+        width: int = 1280,
+        height: int = 900,
+        expected: tuple[str, ...] = (),
+        ready: str = "#grid > li",
+        **options: Any,
+    ) -> Visit:
+        context = browser.new_context(viewport={"width": width, "height": height}, **options)
+        page = context.new_page()
+        page.set_default_timeout(PATIENCE)
+        made = Visit(page, base, expected=expected)
+        page.add_init_script(
+            "window.violations = [];"
+            "document.addEventListener('securitypolicyviolation',"
+            " (event) => window.violations.push(event.violatedDirective + ' ' + event.blockedURI));"
+        )
+        page.on("console", lambda message: _note(made, message.type, message.text))
+        page.on("pageerror", lambda error: made.problems.append(f"page error: {error}"))
+        page.on("dialog", lambda dialog: made.problems.append(f"dialog: {dialog.message}"))
+        page.on("request", lambda request: _same_origin(made, request.url))
+        page.goto(f"{base}/")
+        page.wait_for_selector(ready)
+        visits.append(made)
+        return made
+
+    yield visit
+    for made in visits:
+        assert made.page.evaluate("window.violations") == []
+        assert made.page.evaluate("window.hacked") is None
+        made.page.context.close()
+        assert made.problems == []
+
+
+def _note(made: Visit, kind: str, text: str) -> None:
+    if kind in ("error", "warning") and not any(part in text for part in made.expected):
+        made.problems.append(f"{kind}: {text}")
+
+
+def _same_origin(made: Visit, url: str) -> None:
+    if not url.startswith((made.base + "/", "blob:" + made.base, "data:")):
+        made.problems.append(f"another origin: {url}")
+
+
+def settings_of(shop: Shop, **more: Any) -> Settings:
+    return Settings(
+        gallery=shop.location,
+        encoder=str(shop.old),
+        new_encoder=str(shop.new),
+        images=(shop.images,),
+        **more,
+    )
+
+
+@pytest.fixture(scope="session")
+def base(shop: Shop) -> Iterator[str]:
+    """A server that stays as it is: for searches only."""
+    with running(settings_of(shop)) as address:
+        yield address
+
+
+@pytest.fixture
+def fresh(tmp_path: Path) -> Shop:
+    return make_shop(tmp_path)

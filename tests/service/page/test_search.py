@@ -1,0 +1,189 @@
+"""Search in a real browser: by image, by item, with filters, and with hostile names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.service.page.conftest import Visit, Visitor
+from tests.service.page.shop import HOSTILE, ITEMS, PAYLOAD_ATTACK, Shop
+
+pytestmark = [pytest.mark.slow, pytest.mark.server]
+
+
+def results(visit: Visit, title: str) -> list[str]:
+    """The ids shown once the answer to this question is there."""
+    visit.page.wait_for_function(
+        "title => document.querySelector('#results-title').textContent.startsWith(title)"
+        " && document.querySelector('#results').getAttribute('aria-busy') === 'false'",
+        arg=title,
+    )
+    return visit.ids()
+
+
+def test_an_uploaded_image_finds_itself_first(base: str, shop: Shop, visitor: Visitor) -> None:
+    visit = visitor(base)
+    visit.page.set_input_files("#file", shop.image("digit-007"))
+    found = results(visit, "Most alike")
+    assert found[0] == "digit-007"
+    assert visit.page.inner_text("#grid > li:first-child .score") == "1.000"
+    assert visit.page.eval_on_selector("#query-image", "image => image.naturalWidth") == 48
+    assert len(found) == 24
+    visit.page.wait_for_function(
+        "() => [...document.querySelectorAll('#grid img')].every(one => one.naturalWidth > 0)"
+    )
+
+
+@pytest.mark.parametrize("how", ["drop", "paste"])
+def test_an_image_can_be_dropped_or_pasted(
+    base: str, shop: Shop, visitor: Visitor, how: str
+) -> None:
+    visit = visitor(base)
+    visit.page.evaluate(
+        """async ([how, bytes]) => {
+            const data = new DataTransfer();
+            data.items.add(new File([new Uint8Array(bytes)], "a.png", {type: "image/png"}));
+            const event = how === "drop"
+                ? new DragEvent("drop", {dataTransfer: data, bubbles: true})
+                : new ClipboardEvent("paste", {clipboardData: data, bubbles: true});
+            document.body.dispatchEvent(event);
+        }""",
+        [how, list(shop.image("digit-021").read_bytes())],
+    )
+    assert results(visit, "Most alike")[0] == "digit-021"
+
+
+def test_more_like_this_walks_through_the_gallery_and_back(
+    base: str, shop: Shop, visitor: Visitor
+) -> None:
+    visit = visitor(base)
+    visit.page.click('[data-id="digit-005"] .like')
+    assert results(visit, "Most like digit-005")[:8] == shop.alike("digit-005", 8)
+    nearest = shop.alike("digit-005", 1)[0]
+    visit.page.click(f'[data-id="{nearest}"] .like')
+    assert results(visit, f"Most like {nearest}")[:8] == shop.alike(nearest, 8)
+    visit.page.go_back()
+    assert results(visit, "Most like digit-005")[:8] == shop.alike("digit-005", 8)
+
+
+def add_filter(page: Any, key: str, relation: str, value: str) -> None:
+    page.click("#add-filter")
+    row = page.locator("#filters > li").last
+    row.locator(".filter-key").fill(key)
+    row.locator(".filter-relation").select_option(label=relation)
+    row.locator(".filter-value").fill(value)
+    row.locator(".filter-value").press("Tab")
+
+
+def test_filters_hold_for_browsing_and_for_searching(
+    base: str, shop: Shop, visitor: Visitor
+) -> None:
+    visit = visitor(base)
+    page = visit.page
+    threes = {
+        id for id, payload in zip(shop.ids, shop.payloads, strict=True) if payload["labels"] == 3
+    }
+    cheap = {
+        id for id, payload in zip(shop.ids, shop.payloads, strict=True) if payload["price"] <= 20
+    }
+    add_filter(page, "labels", "is", "3")
+    page.wait_for_function(
+        "n => document.querySelectorAll('#grid > [data-id]').length === n", arg=len(threes)
+    )
+    assert set(visit.ids()) == threes
+    add_filter(page, "price", "at most", "20")
+    page.wait_for_function(
+        "n => document.querySelectorAll('#grid > [data-id]').length === n", arg=len(threes & cheap)
+    )
+    assert set(visit.ids()) == threes & cheap
+    page.fill("#item-id", "digit-005")
+    page.keyboard.press("Enter")
+    assert set(results(visit, "Most like")) == threes & cheap
+    add_filter(page, "shelf", "is", "nowhere")
+    page.wait_for_selector(".empty")
+    assert "Nothing is alike enough" in page.inner_text(".empty")
+    page.click(".empty button")  # remove all filters
+    page.wait_for_function("() => document.querySelectorAll('#grid > [data-id]').length === 24")
+
+
+def test_hostile_ids_and_payloads_are_text(base: str, shop: Shop, visitor: Visitor) -> None:
+    visit = visitor(base)
+    page = visit.page
+    for id in HOSTILE.values():
+        card = page.locator("#grid > li").nth(sorted(shop.ids).index(id))
+        assert card.locator(".id").inner_text() == id
+        assert PAYLOAD_ATTACK in card.inner_text()
+        card.locator(".open").click()
+        assert page.inner_text("#dialog-title") == id
+        page.wait_for_selector("dialog .facts >> text=vectors in")
+        assert PAYLOAD_ATTACK in page.inner_text("dialog .facts")
+        page.wait_for_function("() => document.querySelector('dialog img').naturalWidth > 0")
+        page.click("dialog button >> text=More like this")
+        assert results(visit, f"Most like {id}")[:5] == shop.alike(id, 5)
+        page.go_back()
+        results(visit, "In the gallery")
+    assert page.locator("#grid script, #grid svg").count() == 0
+
+
+def test_mistakes_are_told_with_what_to_do(base: str, visitor: Visitor) -> None:
+    visit = visitor(base, expected=("404", "400", "415", "422"))
+    page = visit.page
+    page.fill("#item-id", "<b>nobody</b>")
+    page.click("#query [type=submit]")
+    page.wait_for_selector("#search-notice:not([hidden])")
+    assert "There is no item “<b>nobody</b>”" in page.inner_text("#search-notice")
+    page.set_input_files(
+        "#file", {"name": "notes.txt", "mimeType": "text/plain", "buffer": b"hello"}
+    )
+    page.wait_for_selector("#search-notice >> text=is not an image")
+    page.set_input_files(
+        "#file", {"name": "broken.png", "mimeType": "image/png", "buffer": b"hello"}
+    )
+    page.wait_for_selector("#search-notice >> text=Try again")
+    assert "image" in page.inner_text("#search-notice")
+
+
+def test_the_keyboard_is_enough(base: str, shop: Shop, visitor: Visitor) -> None:
+    visit = visitor(base)
+    page = visit.page
+    page.keyboard.press("/")
+    page.wait_for_function("() => document.activeElement.id === 'item-id'")
+    page.keyboard.type("digit-012")
+    page.keyboard.press("Enter")
+    found = results(visit, "Most like digit-012")
+    for _ in range(20):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.closest('#grid') !== null"):
+            break
+    focused = "document.activeElement.closest('li').dataset.id"
+    assert page.evaluate(focused) == found[0]
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate(focused) == found[2]
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("ArrowLeft")
+    assert page.evaluate(focused) == found[1]
+    page.keyboard.press("Enter")  # details
+    page.wait_for_selector("dialog[open]")
+    assert page.inner_text("#dialog-title") == found[1]
+    page.keyboard.press("Escape")
+    page.wait_for_selector("dialog[open]", state="detached")
+    assert page.evaluate(focused) == found[1]
+    page.keyboard.press("m")
+    assert results(visit, f"Most like {found[1]}")[:5] == shop.alike(found[1], 5)
+    page.keyboard.press("Escape")
+    assert len(results(visit, "In the gallery")) == 48
+
+
+def test_the_rest_of_the_gallery_comes_on_demand(base: str, shop: Shop, visitor: Visitor) -> None:
+    visit = visitor(base)
+    assert visit.ids() == sorted(shop.ids)[:48]
+    visit.page.click("#more")
+    visit.page.wait_for_function(
+        "n => document.querySelectorAll('#grid > [data-id]').length === n", arg=ITEMS
+    )
+    assert visit.ids() == sorted(shop.ids)
+    assert visit.page.is_hidden("#more")

@@ -1,0 +1,187 @@
+"""An upgrade watched and steered in a real browser, on a real gallery."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from midspan.encoders import build_encoder
+from midspan.gallery import Gallery
+from midspan.upgrade import Upgrade
+from tests.service.page.conftest import Visit, Visitor, running, settings_of
+from tests.service.page.shop import ITEMS, Shop
+
+pytestmark = [pytest.mark.slow, pytest.mark.server]
+
+READ, ADMIN = "read-token-of-the-test", "admin-token-of-the-test"
+
+
+def headline(visit: Visit, words: str) -> None:
+    visit.page.wait_for_function(
+        "words => document.querySelector('#state-words').textContent.includes(words)", arg=words
+    )
+
+
+def do(page: Any, action: str) -> None:
+    page.click(f'[data-action="{action}"]')
+    page.click("dialog [type=submit]")
+
+
+@pytest.fixture
+def slowly(fresh: Shop) -> Iterator[str]:
+    """A server whose backfill can be watched."""
+    with running(settings_of(fresh, batch=4, max_rate=20.0)) as base:
+        yield base
+
+
+def test_an_upgrade_from_nothing_to_all_and_back(
+    slowly: str, fresh: Shop, visitor: Visitor
+) -> None:
+    visit = visitor(slowly)
+    page = visit.page
+    visit.go("upgrade")
+    headline(visit, "No upgrade is open")
+
+    page.click("#plan [type=submit]")
+    page.wait_for_selector("#start")
+    assert f"{ITEMS} of {ITEMS} items" in page.inner_text("#plan-answer")
+    page.click("#start")
+    assert "No stored vector is touched" in page.inner_text("dialog")
+    page.keyboard.press("Escape")  # a cancelled question changes nothing
+    with Gallery.open(fresh.location) as gallery:
+        assert Upgrade(gallery).status().phase == "none"
+    page.evaluate(
+        """() => {
+            window.seen = [];
+            const bar = document.querySelector("#bar");
+            const look = () => window.seen.push(Number(bar.getAttribute("aria-valuenow")));
+            new MutationObserver(look).observe(bar, {attributes: true});
+        }"""
+    )
+    page.click("#start")
+    page.click("dialog [type=submit]")
+    page.wait_for_selector("#curve .curve")
+    page.wait_for_function(
+        "() => document.querySelectorAll('#curve figure:first-child .dot').length >= 3"
+    )
+    assert page.is_visible("#glance")
+
+    do(page, "pause")
+    headline(visit, "Paused at")
+    do(page, "resume")
+    headline(visit, "Every item is new")
+    seen = page.evaluate("window.seen")
+    assert seen == sorted(seen)
+    assert seen[0] < 30
+    assert seen[-1] == 100
+    assert len(set(seen)) > 5
+    page.wait_for_function("() => document.querySelector('#curve .line').points.length >= 5")
+    assert page.locator("#curve figure").count() == 2
+    do(page, "gate")
+    page.wait_for_selector("#gate .checks .verdict")
+    assert "negative flips" in page.inner_text("#gate .checks")
+    assert "FAIL" not in page.inner_text("#gate")
+    assert page.inner_text("#glance") == "all new"
+
+    visit.go("search?item=digit-005")
+    page.wait_for_selector("#grid .badge")
+    assert set(page.locator("#grid .badge").all_inner_texts()) == {"new"}
+    page.click("#to-compare")
+    page.wait_for_selector("#after > li")
+    before = page.eval_on_selector_all("#before > li", "all => all.map(one => one.dataset.id)")
+    assert before == fresh.alike("digit-005", 12)
+    after = page.eval_on_selector_all("#after > li", "all => all.map(one => one.dataset.id)")
+    left = page.eval_on_selector_all(
+        "#before > .rank-left", "all => all.map(one => one.dataset.id)"
+    )
+    entered = page.eval_on_selector_all(
+        "#after > .rank-entered", "all => all.map(one => one.dataset.id)"
+    )
+    assert set(left) == set(before) - set(after)
+    assert set(entered) == set(after) - set(before)
+
+    visit.go("upgrade")
+    page.click('[data-action="rollback"]')
+    assert "the old vectors (digits-v1) answer again" in page.inner_text("dialog")
+    assert page.evaluate("document.activeElement.textContent") == "Cancel"
+    page.click("dialog .danger")
+    headline(visit, "No upgrade is open")
+    page.wait_for_selector("#plan [type=submit]")
+    page.wait_for_selector("#audit >> text=upgrade rollback")
+    assert page.is_hidden("#glance")
+    with Gallery.open(fresh.location) as gallery:
+        assert Upgrade(gallery).status().phase == "none"
+        assert gallery.space.name == "digits-v1"
+
+
+@pytest.fixture
+def guarded(fresh: Shop, tmp_path: Path) -> Iterator[str]:
+    """Tokens are wanted, and the new encoder is not what it claims to be."""
+    bad = build_encoder(backbone="small-cnn", dim=32, size=32, name="digits-bad", seed=9)
+    bad.eval()
+    with Gallery.open(fresh.location) as gallery:
+        bad.compatible_with = (gallery.space.fingerprint,)
+    tokens = tmp_path / "tokens.toml"
+    tokens.write_text(f'read = "{READ}"\nadmin = "{ADMIN}"\n', encoding="utf-8")
+    tokens.chmod(0o600)
+    shop = dataclasses.replace(fresh, new=bad.save(tmp_path / "bad"))
+    with running(settings_of(shop, tokens=tokens, batch=8)) as base:
+        yield base
+
+
+def give(page: Any, token: str) -> None:
+    page.wait_for_selector("#token")
+    page.fill("#token", token)
+    page.click("dialog [type=submit]")
+
+
+def test_tokens_are_asked_for_and_a_failed_gate_is_explained(
+    guarded: str, visitor: Visitor
+) -> None:
+    visit = visitor(guarded, expected=("401", "403"), ready="#token")
+    page = visit.page
+    give(page, "not-the-right-token")
+    page.wait_for_selector("dialog >> text=does not know this token")
+    give(page, READ)
+    page.wait_for_selector("#grid > li")
+    page.wait_for_function(
+        "() => [...document.querySelectorAll('#grid img')].every(one => one.naturalWidth > 0)"
+    )
+    sources = page.eval_on_selector_all("#grid img", "all => all.map(one => one.src)")
+    assert all(source.startswith("blob:") for source in sources)
+    assert READ not in page.content()
+
+    visit.go("upgrade")
+    page.click("#plan [type=submit]")
+    page.wait_for_selector("dialog >> text=admin token")
+    give(page, ADMIN)
+    page.click("#start")
+    page.uncheck("#dialog-extra")  # begin to refresh at once
+    page.click("dialog [type=submit]")
+    headline(visit, "Open, and ready to run")
+    do(page, "gate")
+    headline(visit, "Paused at 0 %")
+    assert re.search(r"negative flips 0\.\d+, limit 0\.01", page.inner_text("#state-lead"))
+    assert "FAIL" in page.inner_text("#gate")
+    page.wait_for_selector("#flips .flip-row")
+    row = page.locator("#flips .flip-row").first
+    assert row.locator(".hits").count() == 2
+    page.wait_for_function(
+        "() => [...document.querySelectorAll('#flips img')].every(one => one.naturalWidth > 0)"
+    )
+    for width in (1280, 390):
+        page.set_viewport_size({"width": width, "height": 844})
+        assert visit.overflow() <= 0
+    row.locator(".flip-query").click()
+    page.wait_for_selector("#before > .rank-left")
+    page.wait_for_selector("#after > .rank-entered")
+    assert visit.overflow() <= 0
+    visit.go("upgrade")
+    do(page, "rollback")
+    headline(visit, "No upgrade is open")
+    page.wait_for_selector("#audit >> text=admin")
