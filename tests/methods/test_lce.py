@@ -103,7 +103,7 @@ def test_direct_value_and_gradient(form: str, slack: float) -> None:
 def test_through_maps_value_and_gradient(dim: int, depth: int) -> None:
     old = tight()
     torch.manual_seed(0)
-    method = prepared(LCE(transformation="rbt", depth=depth), old, dim=dim)
+    method = prepared(LCE(align=1.0, boundary=1.0, transformation="rbt", depth=depth), old, dim=dim)
     for place, parameter in enumerate(method.parameters()):  # away from the start
         parameter.data += 0.2 * drawn(*parameter.shape, seed=40 + place)
     some = a_batch(ROWS, old, dim=dim)
@@ -151,7 +151,7 @@ def test_the_old_vectors_themselves_are_inside(form: str) -> None:
 
 def test_align_is_zero_exactly_where_rows_are_centres() -> None:
     old = tight()
-    method = prepared(LCE(), old)
+    method = prepared(LCE(align=1.0), old)
     some = a_batch(ROWS, old)
     on_centres = replace(some, class_rows=7 * old.centres.double())
     assert method(on_centres)["align"].item() == pytest.approx(0.0, abs=1e-6)
@@ -199,7 +199,7 @@ def test_classes_without_images_take_no_part() -> None:
     old = old_artifacts(labels=labels)
     some = a_batch([0, 2, 5], old)
     assert some.class_rows is not None
-    value = prepared(LCE(), old)(some)["align"]
+    value = prepared(LCE(align=1.0), old)(some)["align"]
     losses = [
         1 - cosine(some.class_rows[label], old.centres[label].double()) for label in (0, 2, 4)
     ]
@@ -228,7 +228,7 @@ def test_a_class_of_one_image_is_bound_to_its_vector() -> None:
     old = old_artifacts(
         labels=torch.tensor([0, 1, 1]), num_classes=2, label_map=torch.tensor([0, -1])
     )
-    method = prepared(LCE(), old)
+    method = prepared(LCE(boundary=1.0), old)
     some = a_batch([0], old)
     wanted = math.acos(cosine(some.vectors[0], old.vectors[0].double()).item())
     assert method(some)["boundary"].item() == pytest.approx(wanted, abs=1e-5)

@@ -28,13 +28,13 @@ def slow(module: Transformation, x: Tensor) -> Tensor:
         step = torch.zeros_like(z)
         for path in range(module.paths):
             t = z
-            for layer in ("down", "middle", "up"):
+            for layer in ("down", "middle"):
                 weight = getattr(module, f"{layer}_weight")[block, path]
-                bias = getattr(module, f"{layer}_bias")[block, path].reshape(-1)
                 slope = getattr(module, f"{layer}_slope")[block, path].item()
-                t = weight.T @ t + bias
+                t = weight.T @ t + getattr(module, f"{layer}_bias")[block, path]
                 t = torch.stack([v if v > 0 else slope * v for v in t])
-            step = step + t
+            step = step + module.up_weight[block, path].T @ t
+        step = step + module.up_bias[block]
         z = z + step
     return z
 

@@ -44,13 +44,26 @@ def as_bridge(module: Transformation, *, source: Space, target: Space, images: i
     bridge.n_pairs_ = images
     bridge.weight_, bridge.bias_ = _array(module.weight), _array(module.bias)
     if module.depth:
-        for layer in ("down", "middle", "up"):
-            weight = getattr(module, f"{layer}_weight")  # (depth, paths, inputs, outputs)
-            bias = getattr(module, f"{layer}_bias").squeeze(2)  # (depth, paths, outputs)
-            slope = getattr(module, f"{layer}_slope").squeeze(3)  # (depth, paths, 1)
-            for part, tensor in (("weight", weight), ("bias", bias), ("slope", slope)):
-                setattr(bridge, f"{layer}_{part}_", _array(tensor))
+        vars(bridge).update(_layers(module))
     return bridge
+
+
+def _layers(module: Transformation) -> dict[str, FloatArray]:
+    """Names and shapes as the bridge has them: (depth, paths, …)."""
+    # there is one bias for the sum of the paths, and no PReLU after their last layer
+    up_bias = (module.up_bias / module.paths).unsqueeze(1).expand(-1, module.paths, -1)
+    tensors = {
+        "down_weight_": module.down_weight,
+        "down_bias_": module.down_bias,
+        "down_slope_": module.down_slope.unsqueeze(2),
+        "middle_weight_": module.middle_weight,
+        "middle_bias_": module.middle_bias,
+        "middle_slope_": module.middle_slope.unsqueeze(2),
+        "up_weight_": module.up_weight,
+        "up_bias_": up_bias,
+        "up_slope_": torch.ones(module.depth, module.paths, 1),
+    }
+    return {name: _array(tensor) for name, tensor in tensors.items()}
 
 
 def _array(tensor: torch.Tensor) -> FloatArray:
