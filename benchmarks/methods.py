@@ -1,12 +1,13 @@
 """Step time of every method relative to `independent`, in one process.
 
-    python benchmarks/methods.py            # writes benchmarks/results/methods.csv
+    OMP_NUM_THREADS=1 python benchmarks/methods.py      # writes benchmarks/results/methods.csv
 
 small-resnet, 128 dims, batch 256, 1000 classes of 32 px images, AdamW, the step as the loop does
 it: encode, recognition loss, the method's terms, backward, clip, optimiser. The arms take turns,
-one step at a time and in changing order, so that other load hits all of them alike. A ratio is
-the median over the turns of (this arm's step / independent's step of the same turn); beside it
-stand the medians in milliseconds.
+one step at a time and in changing order, so that other load hits all of them alike. A ratio is the
+median over the turns of this arm's step / independent's step of the same turn, once by the clock
+and once in CPU time, which other programs on the machine disturb less; with one thread the two
+mean the same. Milliseconds are medians of CPU time.
 
 `unibct (refinement)` is the mean step of the epoch in which the prototypes are refined: a plain
 step plus the refinement divided by the steps of an epoch of 1000 classes × 20 images (the size of
@@ -50,6 +51,20 @@ ALL = 1.15
 
 
 @dataclass(frozen=True)
+class Seconds:
+    clock: float
+    cpu: float
+
+    @classmethod
+    def now(cls) -> Seconds:
+        return cls(time.perf_counter(), time.process_time())
+
+    def since(self) -> Seconds:
+        now = Seconds.now()
+        return Seconds(now.clock - self.clock, now.cpu - self.cpu)
+
+
+@dataclass(frozen=True)
 class Arm:
     """One method with an encoder, a loss and an optimiser of its own."""
 
@@ -70,9 +85,9 @@ class Arm:
         step = Step(encoder=encoder, loss=loss, method=method).train()
         return cls(step, make_optimiser(step, SETTINGS))
 
-    def seconds(self, images: Tensor, rows: Tensor, old: OldArtifacts) -> float:
+    def seconds(self, images: Tensor, rows: Tensor, old: OldArtifacts) -> Seconds:
         """One step, as in training/loop.py; halfway through training."""
-        started = time.perf_counter()
+        started = Seconds.now()
         terms = self.step(
             Shown(
                 images=images,
@@ -88,7 +103,7 @@ class Arm:
         total.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(self.step.parameters(), SETTINGS.clip)
         self.optimiser.step()
-        return time.perf_counter() - started
+        return started.since()
 
 
 def old_artifacts() -> OldArtifacts:
@@ -108,14 +123,14 @@ def old_artifacts() -> OldArtifacts:
     )
 
 
-def measure(turns: int) -> tuple[dict[str, list[float]], float]:
+def measure(turns: int) -> tuple[dict[str, list[Seconds]], Seconds]:
     """Seconds of each arm in each turn, and of one refinement of all prototypes."""
     old = old_artifacts()
     arms = {name: Arm.make(name, old) for name in METHODS}
     generator = torch.Generator().manual_seed(2)
     pixels = torch.rand(CLASSES * IMAGES, 1, SIZE, SIZE, generator=generator)
     shuffled = random.Random(0)
-    seconds: dict[str, list[float]] = {name: [] for name in arms}
+    seconds: dict[str, list[Seconds]] = {name: [] for name in arms}
     for turn in range(-3, turns):  # three to warm up
         rows = torch.randperm(len(pixels), generator=generator)[:BATCH]
         images = pixels[rows]
@@ -129,24 +144,28 @@ def measure(turns: int) -> tuple[dict[str, list[float]], float]:
     refining.seen.fill_(True)
     refinements = []
     for _ in range(5):
-        started = time.perf_counter()
+        started = Seconds.now()
         refining.refine()
-        refinements.append(time.perf_counter() - started)
-    return seconds, statistics.median(refinements)
+        refinements.append(started.since())
+    return seconds, sorted(refinements, key=lambda s: s.cpu)[2]
 
 
-def table(seconds: dict[str, list[float]], refinement: float) -> list[dict[str, object]]:
+def table(seconds: dict[str, list[Seconds]], refinement: Seconds) -> list[dict[str, object]]:
     steps = CLASSES * IMAGES / BATCH
-    seconds = {**seconds, REFINEMENT: [s + refinement / steps for s in seconds["unibct"]]}
+    seconds[REFINEMENT] = [
+        Seconds(s.clock + refinement.clock / steps, s.cpu + refinement.cpu / steps)
+        for s in seconds["unibct"]
+    ]
     base = seconds["independent"]
     rows = []
     for name, taken in seconds.items():
-        ratios = [mine / theirs for mine, theirs in zip(taken, base, strict=True)]
+        pairs = list(zip(taken, base, strict=True))
         rows.append(
             {
                 "method": name,
-                "ms_per_step": round(1000 * statistics.median(taken), 1),
-                "ratio": round(statistics.median(ratios), 3),
+                "ms_per_step": round(1000 * statistics.median(s.cpu for s in taken), 1),
+                "ratio": round(statistics.median(s.clock / b.clock for s, b in pairs), 3),
+                "cpu_ratio": round(statistics.median(s.cpu / b.cpu for s, b in pairs), 3),
                 "wanted": WANTED.get(name, ALL),
                 "turns": len(taken),
                 "threads": torch.get_num_threads(),
