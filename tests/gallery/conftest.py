@@ -10,11 +10,19 @@ import pytest
 
 from midspan.gallery.stores import create_store
 from midspan.gallery.stores.base import Store
+from midspan.gallery.stores.milvus import schema
+from tests.gallery.milvus import Milvus, Spares, wheel
 from tests.gallery.postgres import Postgres, binaries
 from tests.gallery.samples import OLD, entry
 
 SERVER = [pytest.mark.server, pytest.mark.slow]
-NAMES = ["memory", "sqlite", pytest.param("postgresql", marks=SERVER)]
+NAMES = [
+    "memory",
+    "sqlite",
+    pytest.param("postgresql", marks=SERVER),
+    # one server is enough: with --dist loadgroup all of them run in one process
+    pytest.param("milvus", marks=[*SERVER, pytest.mark.xdist_group("milvus")]),
+]
 
 Locate = Callable[[], str]
 
@@ -29,6 +37,23 @@ def postgres() -> Iterator[Postgres]:
     server.stop()
 
 
+@pytest.fixture(scope="session")
+def milvus() -> Iterator[Milvus]:
+    data = wheel()
+    if data is None:
+        pytest.skip("no Milvus: make setup installs it where there is a wheel (Linux, macOS)")
+    server = Milvus(data)
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def spares(milvus: Milvus) -> Iterator[Spares]:
+    made = Spares(milvus.location("spares"))
+    yield made
+    made.close()
+
+
 def locator(request: pytest.FixtureRequest) -> Locate:
     def new_location() -> str:
         name = "g" + uuid.uuid4().hex[:12]
@@ -37,6 +62,12 @@ def locator(request: pytest.FixtureRequest) -> Locate:
         if request.param == "postgresql":
             server: Postgres = request.getfixturevalue("postgres")
             return server.location(name)
+        if request.param == "milvus":
+            other: Milvus = request.getfixturevalue("milvus")
+            spares: Spares = request.getfixturevalue("spares")
+            request.getfixturevalue("monkeypatch").setattr(schema, "make_collection", spares.make)
+            request.addfinalizer(lambda: spares.forget(name))
+            return other.location(name)
         folder: Path = request.getfixturevalue("tmp_path")
         return str(folder / f"{name}.midspan")
 

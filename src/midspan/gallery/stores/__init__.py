@@ -2,6 +2,7 @@
 
 shop.midspan                                    a file
 postgresql://user@host/database?table=shop      PostgreSQL with pgvector
+milvus://host:19530/shop                        Milvus
 memory:                                         nothing is kept
 """
 
@@ -18,6 +19,7 @@ STORES = {
     "sqlite": "midspan.gallery.stores.sqlite.store:SqliteStore",
     "postgresql": "midspan.gallery.stores.pgvector.store:PgvectorStore",
     "postgres": "midspan.gallery.stores.pgvector.store:PgvectorStore",
+    "milvus": "midspan.gallery.stores.milvus.store:MilvusStore",
 }
 
 __all__ = ["STORES", "Store", "create_store", "open_store", "scheme_of"]

@@ -1,0 +1,225 @@
+"""`milvus://host:19530/shop`: a gallery in Milvus, for more items than one machine holds."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from typing import Self
+
+from midspan.errors import GalleryError
+from midspan.gallery import rules
+from midspan.gallery.filters import Filter, matches
+from midspan.gallery.items import Draft, Hit, Item, Payload
+from midspan.gallery.records import Counts, Entry, Failed, Failure, Mode, Query, State, Task
+from midspan.gallery.stores.milvus import schema, upkeep, work, writes
+from midspan.gallery.stores.milvus.access import Access
+from midspan.gallery.stores.milvus.head import Head, read_head
+from midspan.gallery.stores.milvus.records import Known, line
+from midspan.gallery.stores.milvus.search import search
+from midspan.gallery.stores.milvus.server import Server
+from midspan.gallery.stores.milvus.view import View, records_of
+from midspan.gallery.stores.milvus.where import where
+from midspan.spaces import Embeddings, Space
+
+
+class MilvusStore:
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._access = Access(server)
+        self.location = server.shown
+
+    @classmethod
+    def create(cls, location: str, space: Space, *, entry: Entry) -> Self:
+        entry = rules.check_entry(entry, when=time.time())
+        server = Server(location)
+        try:
+            _create(server, space, entry)
+        except BaseException:
+            server.close()
+            raise
+        return cls(server)
+
+    @classmethod
+    def open(cls, location: str) -> Self:
+        server = Server(location)
+        try:
+            read_head(server)
+        except BaseException:
+            server.close()
+            raise
+        return cls(server)
+
+    def close(self) -> None:
+        self._server.close()
+
+    # ---- the gallery as a whole
+
+    def state(self) -> State:
+        return self._access.view().known.state
+
+    def change(self, state: State, *, entry: Entry) -> State:
+        with self._access.turn() as turn:
+            return writes.change(turn, state, entry)
+
+    def record(self, entry: Entry) -> None:
+        with self._access.turn() as turn:
+            writes.record(turn, entry)
+
+    def trail(self, *, limit: int) -> list[Entry]:
+        rules.check_limit(limit)
+        return self._access.read(lambda view: [Entry(**body) for body in view.trail(limit)])
+
+    def sequence(self) -> int:
+        return read_head(self._server).number
+
+    def count(self) -> Counts:
+        return self._access.read(lambda view: view.all_counts())
+
+    def optimise(self) -> None:
+        upkeep.sweep(self._access)
+        upkeep.index(self._access)
+
+    def check(self) -> list[str]:
+        return self._access.read(_wrong)
+
+    # ---- items
+
+    def upsert(self, drafts: Sequence[Draft], vectors: Sequence[Embeddings], *, mode: Mode) -> None:
+        with self._access.turn() as turn:
+            writes.upsert(turn, drafts, vectors, mode=mode)
+
+    def fill(self, vectors: Embeddings, *, revisions: Sequence[int]) -> int:
+        with self._access.turn() as turn:
+            return writes.fill(turn, vectors, revisions)
+
+    def annotate(self, payloads: Mapping[str, Payload]) -> None:
+        with self._access.turn() as turn:
+            writes.annotate(turn, payloads)
+
+    def delete(self, ids: Sequence[str]) -> int:
+        with self._access.turn() as turn:
+            return writes.delete(turn, ids)
+
+    def drop(self, space: str, *, limit: int) -> int:
+        rules.check_limit(limit)
+        with self._access.turn() as turn:
+            return writes.drop(turn, space, limit)
+
+    def get(self, ids: Sequence[str]) -> list[Item]:
+        def look(view: View) -> list[Item]:
+            found = view.by_id(ids)
+            return [view.known.item(found[id]) for id in ids if id in found]
+
+        return self._access.read(look)
+
+    def vectors(self, ids: Sequence[str], *, space: str) -> Embeddings:
+        def look(view: View) -> Embeddings:
+            rules.known_space(view.known.state, space)
+            found = view.by_id(ids)
+            return view.vectors([found[id] for id in dict.fromkeys(ids) if id in found], space)
+
+        return self._access.read(look)
+
+    def scan(
+        self, *, filter: Filter | None, missing: str | None, after: str, limit: int
+    ) -> list[Item]:
+        rules.check_limit(limit)
+        rules.check_cursor(after)
+        condition = "" if filter is None else where(filter)[0]
+
+        def look(view: View) -> list[Item]:
+            known, masks = view.known, None
+            if missing is not None:
+                rules.known_space(known.state, missing)
+                masks = known.masks(lacking=(known.numbers[missing],))
+            size = limit if filter is None or condition else max(limit, 100)
+            found: list[Item] = []
+            for page in view.items(after=after, masks=masks, also=condition, size=size):
+                found += [
+                    known.item(stored)
+                    for stored in page
+                    if filter is None or matches(filter, stored.payload)
+                ]
+                if len(found) >= limit:
+                    break
+            return found[:limit]
+
+        return self._access.read(look)
+
+    def search(self, query: Query) -> list[list[Hit]]:
+        def look(view: View) -> list[list[Hit]]:
+            rules.check_query(view.known.state, query)
+            return search(view, query)
+
+        return self._access.read(look, records=False)
+
+    # ---- work
+
+    def prioritise(self, ids: Sequence[str], priorities: Sequence[float]) -> None:
+        with self._access.turn() as turn:
+            work.prioritise(turn, ids, priorities)
+
+    def claim(self, *, worker: str, limit: int, seconds: float) -> list[Task]:
+        rules.check_limit(limit)
+        with self._access.turn() as turn:
+            return work.claim(turn, worker, limit, seconds)
+
+    def release(self, worker: str) -> int:
+        with self._access.turn() as turn:
+            return work.release(turn, worker)
+
+    def fail(self, reports: Sequence[Failed], *, retry_after: float | None) -> None:
+        with self._access.turn() as turn:
+            work.fail(turn, reports, retry_after)
+
+    def failures(self, *, after: str, limit: int) -> list[Failure]:
+        rules.check_limit(limit)
+        rules.check_cursor(after)
+        return self._access.read(lambda view: work.failures(view, after, limit))
+
+    def retry(self) -> int:
+        with self._access.turn() as turn:
+            return work.retry(turn)
+
+
+def _create(server: Server, space: Space, entry: Entry) -> None:
+    """The alias comes last and can be taken once only: until then there is no gallery."""
+    taken = GalleryError(f"there is a gallery at {server.shown} already; open it")
+    if server.described(server.place.name) is not None:
+        raise taken
+    gallery = f"{server.place.name}__{secrets.token_hex(4)}"
+    head = Head(gallery, "free", 1, 1, 0, 0, 0, 1, secrets.token_hex(4))
+    records, vectors = records_of(head), f"{gallery}_vectors_0"
+    schema.make_records(server, records)
+    schema.make_vectors(server, vectors, space, writes.FLAT)
+    known = Known(
+        state=rules.first_state(space),
+        numbers={space.fingerprint: 0},
+        collections={space.fingerprint: vectors},
+    )
+    rows = [*known.record(1).rows(), *line(entry, (1 << 24) + 1).rows()]
+    server.insert(records, rows, beat=lambda: None)
+    head = head.goes_on(time=server.now())
+    schema.make_head(server, head.name)
+    schema.wait_until_loaded(server, records)
+    schema.wait_until_loaded(server, vectors)
+    if not server.point(server.place.name, head.name):
+        for collection in (records, vectors, head.name):
+            server.drop(collection)
+        raise taken
+
+
+def _wrong(view: View) -> list[str]:
+    """Vectors that items name and the server lacks, or has too many of."""
+    counts, problems = view.all_counts(), []
+    for space, wanted in counts.stored.items():
+        found = view.server.count(
+            view.known.collections[space], view.counts_of("pk"), time=view.head.time
+        )
+        if found != wanted:
+            problems.append(
+                f"{view.known.state.spaces[space]}: the items name {wanted} vectors, the server "
+                f"holds {found}"
+            )
+    return problems

@@ -1,0 +1,99 @@
+"""The work list: what lacks a vector in the target, who holds it, what failed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from itertools import islice
+
+from midspan.gallery import rules
+from midspan.gallery.records import Failed, Failure, Task
+from midspan.gallery.stores.milvus.records import GIVEN_UP, Job, hashed
+from midspan.gallery.stores.milvus.turn import Turn
+from midspan.gallery.stores.milvus.view import View
+
+
+def _rewrite(turn: Turn, pairs: Iterable[tuple[Job, Job]]) -> None:
+    before, after = zip(*pairs, strict=True)
+    turn.remove(key for job in before for key in job.keys)
+    turn.put(job.record(turn.stamp(), epoch=turn.known.epoch) for job in after)
+
+
+def _all(view: View, where: str) -> list[Job]:
+    """In the order of the work list."""
+    if view.known.state.target is None:
+        return []
+    pages = view.pages(f"{view.working()} and {where}")
+    return [Job.of(record) for page in pages for record in page]
+
+
+def prioritise(turn: Turn, ids: Sequence[str], priorities: Sequence[float]) -> None:
+    wanted = dict(rules.check_priorities(ids, priorities))
+    if turn.known.state.target is None:
+        return
+    items = turn.view.by_id(wanted)
+    jobs = turn.view.jobs(item.row for item in items.values())
+    if jobs:
+        _rewrite(
+            turn,
+            [(job, dataclasses.replace(job, priority=wanted[job.id])) for job in jobs.values()],
+        )
+
+
+def claim(turn: Turn, worker: str, limit: int, seconds: float) -> list[Task]:
+    if turn.known.state.target is None:
+        return []
+    now = turn.server.clock()
+    pages = turn.view.pages(f"{turn.view.working()} and due <= {now!r}", size=limit)
+    jobs = [Job.of(record) for record in islice((r for page in pages for r in page), limit)]
+    if not jobs:
+        return []
+    _rewrite(
+        turn, [(job, dataclasses.replace(job, due=now + seconds, worker=worker)) for job in jobs]
+    )
+    items = turn.view.by_row(job.row for job in jobs)
+    return [Task(turn.known.item(items[job.row]), job.attempts) for job in jobs]
+
+
+def release(turn: Turn, worker: str) -> int:
+    held = [job for job in _all(turn.view, f"owner == {hashed(worker)}") if job.worker == worker]
+    if held:
+        _rewrite(turn, [(job, dataclasses.replace(job, due=0.0, worker=None)) for job in held])
+    return len(held)
+
+
+def fail(turn: Turn, reports: Sequence[Failed], retry_after: float | None) -> None:
+    items = turn.view.by_id(report.id for report in reports)
+    jobs = turn.view.jobs(item.row for item in items.values())
+    now = turn.server.clock()
+    after: dict[int, Job] = {}
+    for report in reports:
+        item = items.get(report.id)
+        if item is None or item.revision != report.revision or item.row not in jobs:
+            continue
+        job = after.get(item.row, jobs[item.row])
+        after[item.row] = dataclasses.replace(
+            job,
+            due=GIVEN_UP if retry_after is None else now + retry_after,
+            worker=None,
+            reason=rules.reason(report),
+            when=now,
+            attempts=job.attempts + 1,
+        )
+    if after:
+        _rewrite(turn, [(jobs[row], job) for row, job in after.items()])
+
+
+def failures(view: View, after: str, limit: int) -> list[Failure]:
+    """All that failed is read to bring it into the order of the ids; that should be little."""
+    jobs = [job for job in _all(view, f"due >= {GIVEN_UP}") if job.id > after]
+    jobs = sorted(jobs, key=lambda job: job.id)[:limit]
+    items = view.by_row(job.row for job in jobs)
+    return [Failure(job.id, items[job.row].uri, job.reason, job.attempts, job.when) for job in jobs]
+
+
+def retry(turn: Turn) -> int:
+    failed = _all(turn.view, f"due >= {GIVEN_UP}")
+    if failed:
+        _rewrite(turn, [(job, dataclasses.replace(job, due=0.0, attempts=0)) for job in failed])
+    return len(failed)
