@@ -60,7 +60,7 @@ def test_the_verdict_names_who_meets_the_criterion_and_who_does_not() -> None:
     verdict = bench_verdict(summarise([row(name) for name in SCORES]))
     assert not verdict.holds
     assert verdict.headline == "2 of 3 methods can search the old gallery here."
-    assert "l2 misses it in 1 of 1 cases" in verdict.sentence
+    assert "the others meet it: l2 (0 of 1)." in verdict.sentence
     good = bench_verdict(summarise([row("independent"), row("bct"), row("lce")]))
     assert good.holds
     assert good.headline.startswith("All methods can search the old gallery")

@@ -48,7 +48,9 @@ def bench(
         bool, typer.Option("--validation", help="Judge by classes cut from the training classes.")
     ] = False,
     ablation: Annotated[bool, typer.Option("--ablation", help="The terms of AdvBCT too.")] = False,
-    chain: Annotated[bool, typer.Option("--chain", help="Chains of three encoders too.")] = False,
+    chain: Annotated[
+        str | None, typer.Option(help="Methods (or all) that train chains of three too.")
+    ] = None,
     settings: Annotated[Path | None, typer.Option(help="TOML: [train] …, [methods.NAME] …")] = None,
     change: Annotated[
         list[str] | None,
@@ -84,6 +86,7 @@ def bench(
         data=data or [],
         allocations=allocations,
         methods=methods,
+        chain=chain or "",
         settings=settings,
         change=change or [],
         plain={
@@ -97,7 +100,6 @@ def bench(
             "exclude_column": exclude_column,
             "validation": validation,
             "ablation": ablation,
-            "chain": chain,
         },
     )
     result = run(wanted, out=out, jobs=jobs, command=_command())
@@ -114,6 +116,7 @@ def _settings(
     data: Sequence[str],
     allocations: str,
     methods: str,
+    chain: str,
     settings: Path | None,
     change: Sequence[str],
     plain: dict[str, Any],
@@ -126,12 +129,14 @@ def _settings(
     base, methods_of = read_settings(settings, change)
     able = METHODS if plain["new_dim"] in (None, plain["dim"]) else ACROSS_DIMS
     chosen = list(able) if methods == ALL else _names(methods)
+    chained = list(METHODS) if chain == ALL else _names(chain)
     if not _names(allocations):
         raise ConfigError("--allocations is empty; e.g. extended-class,extended-data")
     return BenchSettings(
         data=tuple(data),
         allocations=tuple(_names(allocations)),
         methods=tuple(name for name in chosen if name != UPPER),
+        chain=tuple(name for name in chained if name != UPPER),
         base=base,
         methods_of=methods_of,
         **plain,

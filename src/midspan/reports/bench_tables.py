@@ -54,8 +54,7 @@ def main_table(entries: Sequence[Entry], *, caption: str) -> Markup:
     }
     rows = [_reference(entries, data, "old encoder", "old_self", None)]
     for method in (UPPER, *methods):
-        label = "independent (upper bound)" if method == UPPER else method
-        cells: list[Cell] = [Cell(label)]
+        cells: list[Cell] = [Cell(method, note="upper bound" if method == UPPER else "")]
         for one in data:
             entry = place.get((one, method))
             cells += _self_and_cross(entry, best, marked=method != UPPER)
@@ -163,7 +162,7 @@ def _self_and_cross(
     if not marked or not math.isfinite(cross):
         return [first, Cell(fraction(cross), note=note, tone="quiet")]
     if 0 < entry.met < entry.seeds:
-        note = f"{note} {entry.met} of {entry.seeds} seeds".strip()
+        note = f"{note}, {entry.met} of {entry.seeds}"
     mark = "✓" if entry.meets else "✗"
     tone = Cell(
         f"{mark} {fraction(cross)}{star[1]}", note=note, tone="good" if entry.meets else "bad"

@@ -31,7 +31,7 @@ COLUMNS = [
 OPTIONS = [
     *("--data", "digits", "--allocations", "extended-class", "--methods", "bct"),
     *("--backbone", "small-cnn,width=4", "--dim", "16", "--epochs", "2", "--seeds", "1"),
-    *("--chain", "--set", "train.batch_size=128", "--set", "methods.bct.weight=2.0"),
+    *("--chain", "bct", "--set", "train.batch_size=128", "--set", "methods.bct.weight=2.0"),
 ]
 
 
@@ -45,7 +45,7 @@ def settings(**more: Any) -> BenchSettings:
         dim=16,
         epochs=2,
         seeds=1,
-        chain=True,
+        chain=("bct",),
         base=base,
         methods_of=methods_of,
     )
@@ -167,7 +167,7 @@ def test_a_run_that_fails_is_reported_and_the_others_go_on(tmp_path: Path) -> No
         methods=("bct", "l2"),
         base=base,
         methods_of={"bct": {"classifier": "distilled"}},
-        chain=False,
+        chain=(),
     )
     found = bench(wanted, out=tmp_path, jobs=2, progress=False)
     assert [row["method"] for row in found.rows] == ["independent", "l2"]
@@ -185,7 +185,7 @@ def test_what_a_failed_run_was_needed_for_fails_with_it(tmp_path: Path) -> None:
         labels=np.repeat(np.arange(8), 4),
         split=np.zeros(32, dtype=np.uint8),  # nothing to test on
     )
-    found = bench(settings(data=(str(broken),), chain=False), out=tmp_path / "out", progress=False)
+    found = bench(settings(data=(str(broken),), chain=()), out=tmp_path / "out", progress=False)
     assert found.rows == []
     reasons = list(found.failures.values())
     assert len(reasons) == 3
@@ -196,7 +196,7 @@ def test_what_a_failed_run_was_needed_for_fails_with_it(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_killed_benchmark_goes_on_where_it_was(tmp_path: Path) -> None:
     code = "from midspan.cli import app; app()"
-    options = [word for word in OPTIONS if word != "--chain"]
+    options = [*OPTIONS, "--chain", ""]
     command = [sys.executable, "-c", code, "bench", *options, "--out", str(tmp_path), "--json"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     until = time.monotonic() + 120

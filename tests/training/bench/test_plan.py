@@ -46,7 +46,7 @@ def test_cases_that_leave_out_the_same_part_share_one_old_encoder() -> None:
 
 
 def test_a_run_stands_behind_the_one_it_needs_and_starts_from_another_seed() -> None:
-    runs = make_plan(settings(seeds=2, chain=True))
+    runs = make_plan(settings(seeds=2, chain=("bct", "l2")))
     place = {run.key: number for number, run in enumerate(runs)}
     for run in runs:
         if run.old is not None:
@@ -84,7 +84,7 @@ def test_a_backbone_without_a_larger_brother_must_be_given_one() -> None:
 
 
 def test_chains_grow_and_each_follows_the_one_before() -> None:
-    runs = of(make_plan(settings(chain=True, allocations=("open-class",))), kind="chain")
+    runs = of(make_plan(settings(chain=("bct", "l2"), allocations=("open-class",))), kind="chain")
     assert len(runs) == 1 + 2 * 2  # phi1 serves both methods
     bct = of(runs, method="bct")
     first = of(runs, method="independent")[0]

@@ -116,7 +116,7 @@ def _chains(settings: BenchSettings, data: str, family: str, seed: int) -> Itera
     """φ1 → φ2 → φ3 on growing shares; each is compatible with the one before, φ1 with none."""
     name, allocation = data_name(data), f"extended-{family}"
     place = f"{name}/chain-{family}"
-    for method in settings.methods:
+    for method in settings.chain:
         before: tuple[str, ...] = ()
         for number in range(len(CHAIN) + 1):
             variant = plain(method, settings.methods_of.get(method)) if number else plain(UPPER)

@@ -37,6 +37,7 @@ class BenchSettings:
     data: files, folders, or names of data sets. allocations: names of CASES. methods: names of
     METHODS; "independent" is added. new_backbone: of the new encoders in the extended-backbone
     cases, larger or smaller than the old one. exclude_column: used where a data set has it.
+    chain: methods that also train three encoders one after another.
     base: sections of a run file for every run. methods_of: settings of methods, by name.
     Defaults: 30 % for the old encoder and fractions of the backfill as in AdvBCT's benchmark.
     """
@@ -54,7 +55,7 @@ class BenchSettings:
     exclude_column: str | None = None
     validation: bool = False
     ablation: bool = False
-    chain: bool = False
+    chain: tuple[str, ...] = ()
     base: Mapping[str, Any] = field(default_factory=lambda: BASE)
     methods_of: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
@@ -64,7 +65,7 @@ class BenchSettings:
             raise ConfigError("--data is missing: say which images the encoders learn from")
         for name in self.allocations:
             look_up(CASES, name, what="allocation")
-        for name in (*self.methods, *self.methods_of):
+        for name in (*self.methods, *self.methods_of, *self.chain):
             look_up(METHODS, name, what="method")
         if self.seeds < 1 or self.epochs < 1:
             raise ConfigError(f"seeds = {self.seeds}, epochs = {self.epochs}; wanted 1 or more")

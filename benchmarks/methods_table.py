@@ -1,0 +1,116 @@
+"""The table of all methods: four data sets, two allocations, by one protocol.
+
+    python benchmarks/methods_table.py --data DIR --out DIR [--jobs 2] [--only omniglot32]
+
+DIR holds omniglot32.npz, gtsrb32.npz, flowers32.npz and glyphs28.npz. Each set is one
+`midspan bench` of its own folder below --out; a second start goes on. All are joined on one page,
+and the tables are copied to benchmarks/results/methods_*.csv. `--part dims`, `--part weaker` are
+the two further questions: dims that change (LCE's and L2's maps), and a smaller new encoder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from midspan.reports.bench_page import write_bench
+from midspan.training.bench import BenchSettings, bench, read_results, read_settings
+
+RESULTS = Path(__file__).parent / "results"
+BACKBONE = "small-resnet,width=8"
+
+
+@dataclass(frozen=True)
+class Set:
+    epochs: int
+    seeds: int
+    augment: tuple[str, ...]
+    exclude_column: str | None = None
+    chain: tuple[str, ...] = ()
+
+
+# About as many images for every encoder: the small sets are seen more often.
+SETS = {
+    "omniglot32": Set(epochs=6, seeds=3, augment=("affine",), chain=("lce", "bct")),
+    "gtsrb32": Set(epochs=20, seeds=3, augment=("affine", "light"), exclude_column="track"),
+    "flowers32": Set(epochs=20, seeds=3, augment=("affine", "flip", "light")),
+    "glyphs28": Set(epochs=5, seeds=1, augment=("affine",)),
+}
+
+
+def settings(data: Path, name: str, **more: Any) -> BenchSettings:
+    one = SETS[name]
+    augment = f"train.augment=[{', '.join(repr(kind) for kind in one.augment)}]"
+    base, _ = read_settings(None, ["train.batch_size=128", augment])
+    given: dict[str, Any] = {
+        "data": (str(data / f"{name}.npz"),),
+        "backbone": BACKBONE,
+        "epochs": one.epochs,
+        "seeds": one.seeds,
+        "exclude_column": one.exclude_column,
+        "base": base,
+    }
+    return BenchSettings(**given | more)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--part", choices=["table", "dims", "weaker"], default="table")
+    parser.add_argument("--only", choices=list(SETS), help="one data set of the table")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    given = parser.parse_args()
+    plans: dict[str, BenchSettings] = {}
+    if given.part == "table":
+        for name in [given.only] if given.only else SETS:
+            plans[name] = settings(given.data, name, ablation=True, chain=SETS[name].chain)
+    elif given.part == "dims":
+        for old, new in ((64, 128), (128, 64)):
+            plans[f"dims-{old}-{new}"] = settings(
+                given.data, "omniglot32", methods=("lce", "l2"), dim=old, new_dim=new, seeds=1
+            )
+    else:
+        plans["weaker"] = settings(
+            given.data,
+            "omniglot32",
+            backbone="small-resnet,width=12",
+            new_backbone="small-cnn,width=8",
+            allocations=("extended-backbone-data",),
+            seeds=1,
+        )
+    failed = False
+    for name, wanted in plans.items():
+        started = time.perf_counter()
+        command = f"python benchmarks/methods_table.py --part {given.part} ({name})"
+        result = bench(wanted, out=given.out / name, jobs=given.jobs, command=command)
+        minutes = (time.perf_counter() - started) / 60
+        print(f"{name}: {len(result.rows)} rows, {minutes:.1f} min", flush=True)
+        for title, reason in result.failures.items():
+            failed = True
+            print(f"failed: {title}: {reason}", file=sys.stderr)
+        write_bench(
+            [result.document], page=given.out / name / "index.html", tables=given.out / name
+        )
+    if given.part == "table":
+        done = [name for name in SETS if (given.out / name / "bench.json").exists()]
+        documents = [read_results(given.out / name) for name in done]
+        write_bench(documents, page=given.out / "index.html", tables=given.out)
+        sources = {name: given.out / f"{name}.csv" for name in ("rows", "summary", "chains")}
+    else:
+        sources = {name: given.out / name / "rows.csv" for name in plans}
+    given.results.mkdir(parents=True, exist_ok=True)
+    for name, file in sources.items():
+        if file.exists():
+            shutil.copy(file, given.results / f"methods_{name.replace('-', '_')}.csv")
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
