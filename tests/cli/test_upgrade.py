@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -158,6 +159,43 @@ def test_what_is_refused(
     }
     with pytest.raises(error, match=match):
         run(*(places.get(word, word) for word in words))
+
+
+def test_the_limits_of_the_gate_may_be_set(run: Run, shop: str, tmp_path: Path) -> None:
+    names = ids(40, first=900)
+    old = vectors(names, OLD).save(tmp_path / "q-old.npz")
+    good = vectors(names, NEW)
+    turned = Embeddings(good.ids, np.roll(good.vectors, 1, axis=0), NEW).save(tmp_path / "q.npz")
+    new = vectors(ids(60), NEW).save(tmp_path / "new.npz")
+    run("start", shop, "--to", new)
+    shadow = ["--shadow-old", old, "--shadow-new", turned]
+    assert run("gate", shop, *shadow, code=1)["verdict"] == "FAIL"
+    run("resume", shop)
+    loose = [*shadow, "--max-negative-flips", 1, "--min-retention", 0]
+    judged = run("gate", shop, *loose)
+    assert (judged["verdict"], judged["checks"][0]["limit"]) == ("PASS", 1.0)
+    assert run("run", shop, "--embeddings", new, *loose, "--max-latency", 1000)["new"] == 60
+    assert run("status", shop)["phase"] == "running"
+
+
+def test_the_trail_says_who_did_what(run: Run, shop: str, tmp_path: Path) -> None:
+    new = vectors(ids(60), NEW).save(tmp_path / "new.npz")
+    started = time.time()
+    run("start", shop, "--to", new, "--order", "random")
+    run("pause", shop, "--reason", "lunch")
+    run("rollback", shop)
+    trail = run("trail", shop)["trail"]
+    steps = [entry["what"] for entry in reversed(trail)]
+    assert steps[0] == "create"
+    wanted = ["upgrade start", "upgrade order", "upgrade pause", "upgrade rollback"]
+    assert [step for step in steps if step in wanted] == wanted
+    pause = next(entry for entry in trail if entry["what"] == "upgrade pause")
+    assert pause["details"] == {"reason": "lunch"}
+    assert pause["who"]
+    assert started - 1 <= pause["when"] <= time.time() + 1
+    assert len(run("trail", shop, "--limit", 2)["trail"]) == 2
+    shown = CliRunner().invoke(app, ["trail", shop], terminal_width=200).stdout
+    assert "upgrade rollback" in shown.replace("\n", " ")
 
 
 def test_tables_for_people(shop: str, tmp_path: Path) -> None:

@@ -54,11 +54,33 @@ def test_time_is_measured_on_the_gallery_s_own_items(tmp_path: Path) -> None:
     assert any("no gate evidence" in note for note in plan.notes)
 
 
+def test_a_time_is_not_made_up_from_items_that_cannot_be_embedded(tmp_path: Path) -> None:
+    with make("memory", tmp_path) as gallery:
+        plan = Upgrade.plan(gallery, to=NEW, embed=encoder(NEW, corrupt=ids(60)))
+    assert (plan.seconds_per_item, plan.seconds) == (None, None)
+    assert any("52 of 52 items could not be embedded" in note for note in plan.notes)
+
+
+def test_without_labels_the_new_ranking_is_the_measure(tmp_path: Path) -> None:
+    old, new = (
+        type(e)(e.ids, e.vectors, e.space) for e in (vectors(ids(60), s) for s in (OLD, NEW))
+    )
+    with make("memory", tmp_path) as gallery:
+        gallery.annotate({id: {} for id in ids(60)})
+        plan = Upgrade.plan(gallery, to=new)
+    wanted = gate(before=old, after=old, query=new, truth=new)
+    assert plan.gate is not None
+    assert not plan.gate["labelled"]
+    assert [check["value"] for check in plan.gate["checks"]] == pytest.approx(
+        [check.value for check in wanted.checks]
+    )
+
+
 def test_evidence_is_that_of_gate_and_curve(tmp_path: Path) -> None:
     old, new = vectors(ids(60), OLD), vectors(ids(60), NEW)
     with make("memory", tmp_path) as gallery:
         plan = Upgrade.plan(gallery, to=new, order="random")
-    wanted = gate(before=old, after=old, query=new, truth=new)
+    wanted = gate(before=old, after=old, query=new)
     assert plan.gate is not None
     assert plan.gate["verdict"] == wanted.verdict
     assert [check["value"] for check in plan.gate["checks"]] == pytest.approx(

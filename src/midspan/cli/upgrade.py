@@ -1,4 +1,4 @@
-"""`midspan upgrade plan | start | run | status | failures | pause | resume | gate | finish | …`."""
+"""`midspan upgrade plan | start | run | status | failures | trail | pause | resume | gate | …`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,15 @@ from typing import Annotated, Literal
 import typer
 
 from midspan.cli.output import JSON_OPTION, print_gate, print_json, print_table
-from midspan.cli.upgrade_sources import embed_from, encoder_named, opened, shadow_from, target_from
-from midspan.cli.upgrade_tables import print_plan, print_status
+from midspan.cli.upgrade_sources import (
+    embed_from,
+    encoder_named,
+    opened,
+    shadow_from,
+    target_from,
+    watched,
+)
+from midspan.cli.upgrade_tables import print_plan, print_status, print_trail
 
 app = typer.Typer(
     help="Change a gallery over to another encoder while it is searched.", no_args_is_help=True
@@ -35,6 +42,8 @@ CALIBRATE = typer.Option(
 )
 SHADOW_OLD = typer.Option(help="Queries of the old encoder, best with labels: .npz.")
 SHADOW_NEW = typer.Option(help="The same queries (by id) of the new encoder: .npz.")
+MAX_FLIPS = typer.Option(help="Share of the shadow queries that may turn from right to wrong.")
+MIN_RETENTION = typer.Option(help="Share of the old service's quality that must be left.")
 Mode = Literal["direct", "map-query", "map-gallery"]
 
 
@@ -101,9 +110,14 @@ def run(
     encoder: Annotated[str | None, ENCODER] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Stop after so many items.")] = None,
     max_rate: Annotated[float | None, typer.Option(help="Items a second at most.")] = None,
+    max_latency: Annotated[
+        float | None, typer.Option(help="Rest while searches take longer (99 of 100), in ms.")
+    ] = None,
     batch: Annotated[int, typer.Option(min=1, help="Items embedded and written at once.")] = 64,
     shadow_old: Annotated[Path | None, SHADOW_OLD] = None,
     shadow_new: Annotated[Path | None, SHADOW_NEW] = None,
+    max_negative_flips: Annotated[float, MAX_FLIPS] = 0.01,
+    min_retention: Annotated[float, MIN_RETENTION] = 0.95,
     as_json: bool = JSON_OPTION,
 ) -> None:
     """The backfill. Stop it at any time, start it again, run it in several processes at once.
@@ -112,12 +126,15 @@ def run(
     """
     from midspan.upgrade import Settings, watch
 
-    shadow = shadow_from(shadow_old, shadow_new)
-    with opened(location) as upgrade:
+    shadow = shadow_from(
+        shadow_old, shadow_new, max_negative_flips=max_negative_flips, min_retention=min_retention
+    )
+    with opened(location) as upgrade, watched(upgrade.gallery, max_latency) as latency:
         report = upgrade.run(
             embed_from(embeddings, encoder),
             limit=limit,
             max_rate=max_rate,
+            latency=latency,
             check=None if shadow is None else watch(upgrade.gallery, shadow),
             settings=Settings(batch=batch),
             show=True,
@@ -160,6 +177,21 @@ def failures(
         print(f"{retried} are back on the work list")
 
 
+@app.command("trail")
+def trail(
+    location: Annotated[str, LOCATION],
+    limit: Annotated[int, typer.Option(min=1, help="So many lines, the newest first.")] = 20,
+    as_json: bool = JSON_OPTION,
+) -> None:
+    """Who did what and when: the gallery's own record."""
+    with opened(location) as upgrade:
+        entries = upgrade.gallery.trail(limit=limit)
+    if as_json:
+        print_json({"trail": [asdict(entry) for entry in entries]})
+    else:
+        print_trail(location, entries)
+
+
 @app.command("pause")
 def pause(
     location: Annotated[str, LOCATION],
@@ -185,12 +217,16 @@ def gate(
     location: Annotated[str, LOCATION],
     shadow_old: Annotated[Path, SHADOW_OLD],
     shadow_new: Annotated[Path, SHADOW_NEW],
+    max_negative_flips: Annotated[float, MAX_FLIPS] = 0.01,
+    min_retention: Annotated[float, MIN_RETENTION] = 0.95,
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Ask the old service and today's the same queries. FAIL pauses and is exit code 1."""
     from midspan.upgrade import judged_by, shadow_gate
 
-    shadow = shadow_from(shadow_old, shadow_new)
+    shadow = shadow_from(
+        shadow_old, shadow_new, max_negative_flips=max_negative_flips, min_retention=min_retention
+    )
     assert shadow is not None
     with opened(location) as upgrade:
         result = shadow_gate(upgrade.gallery, shadow)

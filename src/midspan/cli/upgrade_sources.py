@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from midspan.data import ImageSet, ImageSource
     from midspan.encoders import Encoder
     from midspan.encoders.onnx import OnnxEncoder
-    from midspan.gallery import Item
+    from midspan.gallery import Gallery, Item
     from midspan.spaces import Embeddings, Space
-    from midspan.upgrade import Embed, Embedded, Shadow, Upgrade
+    from midspan.upgrade import Embed, Embedded, Latency, Shadow, Upgrade
 
 
 @contextmanager
@@ -105,7 +105,9 @@ def _image_set(file: str) -> ImageSet:
     return npz(file)
 
 
-def shadow_from(old: Path | None, new: Path | None) -> Shadow | None:
+def shadow_from(
+    old: Path | None, new: Path | None, *, max_negative_flips: float, min_retention: float
+) -> Shadow | None:
     from midspan.spaces import Embeddings
     from midspan.upgrade import Shadow
 
@@ -113,4 +115,22 @@ def shadow_from(old: Path | None, new: Path | None) -> Shadow | None:
         return None
     if old is None or new is None:
         raise ConfigError("shadow queries come in pairs: --shadow-old and --shadow-new")
-    return Shadow(old=Embeddings.load(old), new=Embeddings.load(new))
+    return Shadow(
+        old=Embeddings.load(old),
+        new=Embeddings.load(new),
+        max_negative_flips=max_negative_flips,
+        min_retention=min_retention,
+    )
+
+
+@contextmanager
+def watched(gallery: Gallery, milliseconds: float | None) -> Iterator[Latency | None]:
+    """Searches beside the backfill that say when it must rest."""
+    from midspan.upgrade import Latency
+    from midspan.upgrade.probe import Probe
+
+    if milliseconds is None:
+        yield None
+        return
+    with Probe(gallery) as probe:
+        yield Latency(probe.p99, ceiling=milliseconds / 1000)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from midspan.cli.output import duration, percent, print_json, print_table
 
 if TYPE_CHECKING:
+    from midspan.gallery import Entry
     from midspan.upgrade import Plan, Status
 
 
@@ -54,6 +56,19 @@ def print_plan(plan: Plan) -> None:
     print_table(f"{plan.location}: plan, nothing is written", ["", ""], rows)
     for note in plan.notes:
         print(f"· {note}")
+
+
+def print_trail(location: str, entries: Sequence[Entry]) -> None:
+    rows = [
+        [
+            datetime.fromtimestamp(entry.when).astimezone().isoformat(sep=" ", timespec="seconds"),
+            entry.who,
+            entry.what,
+            ", ".join(f"{name} {value}" for name, value in entry.details.items()),
+        ]
+        for entry in entries
+    ]
+    print_table(f"{location}: audit trail", ["when", "who", "what", "details"], rows)
 
 
 def mixing_words(mixing: Mapping[str, Any]) -> str:

@@ -107,7 +107,7 @@ def make_plan(
 
 
 def _measured(gallery: Gallery, embed: Embed, new: Space, notes: list[str]) -> float | None:
-    """Seconds for one item, after a warm-up."""
+    """Seconds for one item, after a warm-up; None if none could be embedded."""
     items = gallery.store.scan(filter=None, missing=None, after="", limit=WARM_UP + TIMED)
     if not items:
         return None
@@ -122,15 +122,20 @@ def _measured(gallery: Gallery, embed: Embed, new: Space, notes: list[str]) -> f
     if failed:
         id, why = next(iter(failed.items()))
         notes.append(f"{len(failed)} of {len(timed)} items could not be embedded, {id!r}: {why}")
-    return seconds
+    return seconds if len(made.vectors) else None
 
 
 def _gate(mine: Embeddings, theirs: Embeddings, *, mode: str, bridge: Bridge | None) -> Any:
-    """The first moment after the start: new queries, nothing refreshed."""
+    """The first moment after the start: new queries, nothing refreshed.
+
+    With labels today's service is the measure. Without, its ranking is no truth: that of the new
+    vectors is.
+    """
+    truth = theirs if mine.labels is None else None
     if mode == "map-query" and bridge is not None:
-        return gate(before=mine, after=mine, query=bridge.transform(theirs), truth=theirs)
+        return gate(before=mine, after=mine, query=bridge.transform(theirs), truth=truth)
     after = mine if bridge is None else bridge.transform(mine)
-    return gate(before=mine, after=after, query=theirs, truth=theirs)
+    return gate(before=mine, after=after, query=theirs, truth=truth)
 
 
 def _curve(
