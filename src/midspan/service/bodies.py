@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
-from starlette.datastructures import UploadFile
+from starlette.datastructures import FormData, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
-from midspan.service.errors import InvalidRequest, ServiceError, TooLarge, UnsupportedType
+from midspan.service.errors import InvalidRequest, TooLarge, UnsupportedType
 from midspan.service.lanes import Lane
 
 M = TypeVar("M", bound=BaseModel)
@@ -64,27 +64,28 @@ async def read_form(request: Request, *, image_bytes: int) -> Form:
         request.headers, request.stream(), max_files=1, max_fields=16, max_part_size=2**20
     )
     try:
-        form = await parser.parse()
+        return await _fields(await parser.parse(), image_bytes=image_bytes)
     except MultiPartException as error:
         raise InvalidRequest(f"the form is not readable ({error.message})") from error
-    except ServiceError:
-        raise
-    except (KeyError, ValueError, AssertionError, UnicodeError) as error:
+    except (LookupError, ValueError, AssertionError) as error:
         raise InvalidRequest("the form is not readable") from error
+    finally:
+        for file in parser._files_to_close_on_error:  # also of parts that were never finished
+            file.close()
+
+
+async def _fields(form: FormData, *, image_bytes: int) -> Form:
     image: bytes | None = None
     fields: dict[str, str] = {}
-    try:
-        for name, value in form.multi_items():
-            if isinstance(value, UploadFile):
-                if name != "file":
-                    raise InvalidRequest(f"a file called {name!r:.80}; wanted one called 'file'")
-                image = await value.read(image_bytes + 1)
-            elif name in fields:
-                raise InvalidRequest(f"the field {name!r:.80} stands twice")
-            else:
-                fields[name] = value
-    finally:
-        await form.close()
+    for name, value in form.multi_items():
+        if isinstance(value, UploadFile):
+            if name != "file":
+                raise InvalidRequest(f"a file called {name!r:.80}; wanted one called 'file'")
+            image = await value.read(image_bytes + 1)
+        elif name in fields:
+            raise InvalidRequest(f"the field {name!r:.80} stands twice")
+        else:
+            fields[name] = value
     if image is not None and len(image) > image_bytes:
         raise TooLarge(f"the image has more than {image_bytes:,} bytes")
     return Form(image, fields)

@@ -73,8 +73,10 @@ class DecodePool:
         try:
             if self._closed:
                 raise Overloaded("the service is closing")
-            if worker is None or not worker.alive:
-                worker = _Worker(limits)
+            if worker is not None and not worker.alive:
+                worker.end()
+                worker = None
+            worker = worker or _Worker(limits)
             try:
                 answer, body = worker.ask(head, data, seconds=limits.decode_seconds)
             except (OSError, EOFError, ValueError) as error:

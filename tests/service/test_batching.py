@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Sequence
+
+import pytest
+
+from midspan.service.batching import Batcher
+from midspan.service.errors import Overloaded
+from midspan.service.lanes import Lane
+
+
+class Work:
+    """Doubles numbers; remembers the batches, and waits until it may go on."""
+
+    def __init__(self) -> None:
+        self.batches: list[tuple[str, list[int]]] = []
+        self.go = threading.Event()
+        self.go.set()
+        self.begun = threading.Event()
+
+    def __call__(self, key: str, values: list[int]) -> Sequence[int]:
+        self.begun.set()
+        self.go.wait(10)
+        self.batches.append((key, values))
+        if any(value < 0 for value in values):
+            raise ValueError("negative")
+        return [2 * value for value in values]
+
+
+def test_concurrent_requests_share_a_batch_and_get_their_own_result() -> None:
+    work = Work()
+    batcher = Batcher[int, int]("test", work, size=8, wait=0.2, waiting=100)
+
+    async def ask() -> list[int]:
+        return list(await asyncio.gather(*(batcher.submit("a", n) for n in range(20))))
+
+    assert asyncio.run(ask()) == [2 * n for n in range(20)]
+    batcher.close()
+    assert sorted(n for _, values in work.batches for n in values) == list(range(20))
+    assert max(len(values) for _, values in work.batches) == 8
+    assert len(work.batches) <= 4
+
+
+def test_keys_are_not_mixed() -> None:
+    work = Work()
+    batcher = Batcher[int, int]("test", work, size=8, wait=0.05, waiting=100)
+
+    async def ask() -> None:
+        await asyncio.gather(*(batcher.submit("ab"[n % 2], n) for n in range(10)))
+
+    asyncio.run(ask())
+    batcher.close()
+    assert {key: {n % 2 for n in values} for key, values in work.batches} == {"a": {0}, "b": {1}}
+
+
+def test_one_bad_piece_spoils_only_itself() -> None:
+    batcher = Batcher[int, int]("test", Work(), size=8, wait=0.1, waiting=100)
+
+    async def ask() -> list[int | BaseException]:
+        asked = (batcher.submit("a", n) for n in (1, -1, 3))
+        return list(await asyncio.gather(*asked, return_exceptions=True))
+
+    first, bad, third = asyncio.run(ask())
+    batcher.close()
+    assert (first, third) == (2, 6)
+    assert isinstance(bad, ValueError)
+
+
+def test_a_full_queue_says_so_at_once() -> None:
+    work = Work()
+    work.go.clear()
+    batcher = Batcher[int, int]("test", work, size=1, wait=0.0, waiting=2)
+
+    async def ask() -> None:
+        running = asyncio.ensure_future(batcher.submit("a", 0))
+        await asyncio.to_thread(work.begun.wait, 10)
+        waiting = [asyncio.ensure_future(batcher.submit("a", n)) for n in (1, 2)]
+        await asyncio.sleep(0)
+        started = time.monotonic()
+        with pytest.raises(Overloaded) as refused:
+            await batcher.submit("a", 3)
+        assert time.monotonic() - started < 1
+        assert refused.value.headers["Retry-After"] == "1"
+        work.go.set()
+        assert await asyncio.gather(running, *waiting) == [0, 2, 4]
+
+    asyncio.run(ask())
+    batcher.close()
+
+
+def test_closing_finishes_what_waits() -> None:
+    work = Work()
+    work.go.clear()
+    batcher = Batcher[int, int]("test", work, size=1, wait=0.0, waiting=10)
+
+    async def ask() -> None:
+        asked = [asyncio.ensure_future(batcher.submit("a", n)) for n in range(3)]
+        await asyncio.sleep(0.01)
+        closing = asyncio.get_running_loop().run_in_executor(None, batcher.close)
+        await asyncio.sleep(0.05)
+        with pytest.raises(Overloaded):
+            await batcher.submit("a", 9)
+        work.go.set()
+        await closing
+        assert await asyncio.gather(*asked) == [0, 2, 4]
+
+    asyncio.run(ask())
+
+
+def test_a_lane_is_bounded_and_counts_what_really_runs() -> None:
+    lane = Lane("test", threads=1, waiting=1)
+    go = threading.Event()
+
+    async def ask() -> None:
+        first = asyncio.ensure_future(lane.run(go.wait, 10))
+        second = asyncio.ensure_future(lane.run(lambda: 2))
+        await asyncio.sleep(0.01)
+        with pytest.raises(Overloaded):
+            await lane.run(lambda: 3)
+        second.cancel()  # the client left; the work is still in the queue
+        await asyncio.sleep(0.01)
+        assert lane.depth == 2
+        go.set()
+        assert await first is True
+        while lane.depth:
+            await asyncio.sleep(0.01)
+        assert await lane.run(lambda: 4) == 4
+
+    asyncio.run(ask())
+    lane.close()

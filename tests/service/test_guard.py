@@ -1,0 +1,223 @@
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from midspan.service import logs
+from midspan.service.settings import Limits
+from tests.service.conftest import Serve
+from tests.service.shop import QUICK, encoded, name
+from tests.service.test_routes_search import core_of, vector_of
+
+
+def test_every_answer_has_the_security_headers(shared: TestClient) -> None:
+    for path in ("/", "/v1/gallery", "/nothing", "/v1/items/nobody", "/v1/upgrade"):
+        headers = shared.get(path).headers
+        assert headers["content-security-policy"].startswith("default-src 'none'")
+        assert "unsafe" not in headers["content-security-policy"]
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["x-frame-options"] == "DENY"
+        assert headers["x-request-id"]
+        assert "server" not in headers
+
+
+def test_request_ids_are_taken_over_if_they_are_harmless(shared: TestClient) -> None:
+    good = shared.get("/healthz", headers={"x-request-id": "abc-1.2_3"})
+    assert good.headers["x-request-id"] == "abc-1.2_3"
+    for evil in ("a b", "x" * 65, '"}{', "é"):
+        answer = shared.get("/healthz", headers=[(b"x-request-id", evil.encode())])
+        assert answer.headers["x-request-id"] != evil
+
+
+def test_bodies_are_capped_by_length_and_while_they_stream(serve: Serve) -> None:
+    client = serve(limits=Limits(json_bytes=1000, image_bytes=2000, decode_workers=1))
+    told = client.post("/v1/search/vector", content=b" " * 1001)
+    assert (told.status_code, told.json()["error"]["type"]) == (413, "TooLarge")
+
+    def endless() -> Any:
+        for _ in range(1000):
+            yield b" " * 100
+
+    streamed = client.post(
+        "/v1/search/vector", content=endless(), headers={"content-type": "application/json"}
+    )
+    assert streamed.status_code == 413
+    large = client.post("/v1/search/image", files={"file": b"x" * 3000})
+    assert large.status_code == 413
+    assert client.request("DELETE", "/v1/items/x", content=b"body").status_code == 413
+    assert client.post("/nothing", content=b" " * 70_000).status_code == 413
+
+
+def test_faults_show_no_internals(
+    shared: TestClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken() -> None:
+        raise RuntimeError("the secret is 42")
+
+    standing = shared.app.state.context.standing  # type: ignore[attr-defined]
+    monkeypatch.setattr(type(standing), "upgrade", lambda self: broken())
+    with caplog.at_level(logging.ERROR, logger="midspan.service"):
+        answer = shared.get("/v1/upgrade", headers={"x-request-id": "fault-1"})
+    assert answer.status_code == 500
+    assert answer.json()["error"]["type"] == "Internal"
+    assert "42" not in answer.text
+    assert "RuntimeError" not in answer.text
+    assert [record.fields["request_id"] for record in caplog.records] == ["fault-1"]  # type: ignore[attr-defined]
+
+
+def test_places_on_this_machine_are_not_told(shared: TestClient) -> None:
+    core = core_of(shared)
+    answer = shared.get("/v1/items/nobody")
+    assert answer.json()["error"] == {
+        "type": "UnknownId",
+        "message": "'nobody' is not in the gallery",
+        "request_id": answer.headers["x-request-id"],
+    }
+    assert core.gallery.location not in shared.post("/v1/upgrade/pause").text
+
+
+def test_logs_are_json_without_vectors_payloads_or_tokens(
+    serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = serve()
+    vector = vector_of(client, 1)
+    with caplog.at_level(logging.INFO, logger="midspan.service"):
+        client.post("/v1/search/vector", json={"vector": vector, "filter": {"secret": "value"}})
+        client.put("/v1/items/x", json={"vector": vector, "payload": {"secret": "value"}})
+        client.get("/v1/gallery", headers={"authorization": "Bearer hidden-token-hidden"})
+    lines = [logs.JsonLines().format(record) for record in caplog.records]
+    parsed = [json.loads(line) for line in lines]
+    requests = [line for line in parsed if line["message"] == "request"]
+    assert [line["route"] for line in requests] == [
+        "/v1/search/vector",
+        "/v1/items/{id:path}",
+        "/v1/gallery",
+    ]
+    assert all(line["status"] == 200 and line["ms"] > 0 for line in requests)
+    text = "\n".join(lines)
+    for hidden in ("value", "hidden-token", str(vector[0])[:8]):
+        assert hidden not in text
+
+
+def test_logs_go_through_a_thread_and_the_last_line_is_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    out = io.StringIO()
+    monkeypatch.setattr("sys.stderr", out)
+    before = {name: logging.getLogger(name).handlers for name in ("midspan.service", "uvicorn")}
+    close = logs.set_up()
+    try:
+        logs.event("hello", answer=42)
+        try:
+            raise ValueError("not shown")
+        except ValueError as error:
+            logs.fault("oops", error)
+    finally:
+        close()
+        for name, handlers in before.items():
+            logger = logging.getLogger(name)
+            logger.handlers, logger.propagate = handlers, True
+        logging.getLogger("uvicorn.access").disabled = False
+    first, second = map(json.loads, out.getvalue().splitlines())
+    assert (first["message"], first["answer"]) == ("hello", 42)
+    assert (second["error"], "not shown" in out.getvalue()) == ("ValueError", False)
+    assert "test_guard.py" in second["where"][0]
+
+
+def test_overload_is_503_with_retry_after(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = serve(limits=Limits(waiting=0, search_threads=1, decode_workers=1))
+    core = core_of(client)
+    core.reading.depth = 1  # its one thread is busy
+    for answer in (
+        client.get("/v1/gallery"),
+        client.post("/v1/search/item", json={"id": name(1)}),
+    ):
+        assert answer.status_code == 503
+        assert answer.json()["error"]["type"] == "Overloaded"
+        assert int(answer.headers["retry-after"]) >= 1
+    searched = client.post("/v1/search/vector", json={"vector": vector_of(client, 1)})
+    assert searched.status_code == 503
+    assert client.get("/healthz").status_code == 200
+    core.reading.depth = 0
+    assert client.get("/v1/gallery").status_code == 200
+
+
+def test_keys_make_writes_safe_to_repeat(serve: Serve) -> None:
+    client = serve()
+    body = {"items": [{"id": "once", "vector": vector_of(client, 1)}], "mode": "add"}
+    headers = {"idempotency-key": "k1"}
+    first = client.post("/v1/items", json=body, headers=headers)
+    again = client.post("/v1/items", json=body, headers=headers)
+    assert (first.status_code, again.status_code) == (200, 200)
+    assert again.content == first.content
+    assert again.headers["idempotency-replayed"] == "true"
+    assert client.post("/v1/items", json=body).status_code == 422, "without the key it is doubled"
+    other = {"items": [{"id": "twice", "vector": vector_of(client, 1)}]}
+    reused = client.post("/v1/items", json=other, headers=headers)
+    assert reused.status_code == 422
+    assert "another request" in reused.json()["error"]["message"]
+    refused = {"idempotency-key": "k2"}
+    assert client.post("/v1/upgrade/pause", headers=refused).status_code == 409
+    client.post("/v1/upgrade/start", json={"order": "random", "calibrate": False})
+    assert client.post("/v1/upgrade/pause", headers=refused).status_code == 200, (
+        "a refusal is not kept"
+    )
+    assert (
+        client.post("/v1/items", json=other, headers={"idempotency-key": "x" * 201}).status_code
+        == 422
+    )
+    put = {"files": {"file": encoded(4)}, "headers": {"idempotency-key": "k3"}}
+    assert client.put("/v1/items/img", **put).status_code == 200  # type: ignore[arg-type]
+
+
+def test_kept_answers_are_bounded(serve: Serve) -> None:
+    from dataclasses import replace
+
+    client = serve(limits=replace(QUICK, idempotency_keys=2))
+    for key in ("a", "b", "c"):
+        client.delete("/v1/items/x", headers={"idempotency-key": key})
+    again = [client.delete("/v1/items/x", headers={"idempotency-key": key}) for key in "cba"]
+    assert [("idempotency-replayed" in answer.headers) for answer in again] == [True, True, False]
+
+
+def test_events_tell_real_changes_and_end_with_the_service(serve: Serve) -> None:
+    client = serve()
+    context = client.app.state.context  # type: ignore[attr-defined]
+
+    async def listen() -> list[bytes]:
+        seen: list[bytes] = []
+        stream: AsyncIterator[bytes] = context.hub.stream()
+        async for message in stream:
+            seen.append(message)
+            if len(seen) == 3:  # the greeting: retry, gallery, upgrade
+                await asyncio.to_thread(context.core.gallery.delete, [name(1)])
+            if b'"items":59' in message:
+                context.hub.close()
+        return seen
+
+    seen = asyncio.run(asyncio.wait_for(listen(), 30))
+    assert seen[0] == b"retry: 2000\n\n"
+    names = [message.split(b"\n")[0] for message in seen[1:]]
+    assert names[:2] == [b"event: gallery", b"event: upgrade"]
+    assert b'"items":60' in seen[1]
+    assert client.get("/v1/events").status_code == 503, "closing: no new streams"
+
+
+def test_a_slow_listener_misses_the_oldest(serve: Serve) -> None:
+    from midspan.service.events import BEHIND, _put
+
+    async def fill() -> None:
+        listener: asyncio.Queue[bytes | None] = asyncio.Queue(maxsize=BEHIND)
+        for number in range(BEHIND + 5):
+            _put(listener, b"%d" % number)
+        assert listener.qsize() == BEHIND
+        assert listener.get_nowait() == b"5"
+
+    asyncio.run(fill())
