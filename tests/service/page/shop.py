@@ -8,17 +8,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from PIL import Image
-from sklearn.datasets import load_digits
 
-from midspan.encoders import build_encoder, load_encoder
-from midspan.encoders.encoder import Encoder
 from midspan.gallery import Gallery
 from midspan.spaces import FloatArray
+
+if TYPE_CHECKING:
+    from midspan.encoders import Encoder
 
 ITEMS = 60
 HOSTILE = {
@@ -50,6 +49,8 @@ class Shop:
 
 
 def make_shop(folder: Path) -> Shop:
+    from sklearn.datasets import load_digits
+
     digits = load_digits()
     images = folder / "images"
     images.mkdir(parents=True)
@@ -85,6 +86,10 @@ def make_shop(folder: Path) -> Shop:
 
 
 def _encoders(folder: Path) -> tuple[Encoder, Encoder]:
+    import torch
+
+    from midspan.encoders import Encoder, build_encoder, load_encoder
+
     old = build_encoder(backbone="small-cnn", dim=32, size=32, name="digits-v1", seed=0)
     old.eval()
     old.save(folder / "copy")

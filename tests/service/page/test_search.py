@@ -67,13 +67,13 @@ def test_more_like_this_walks_through_the_gallery_and_back(
     assert results(visit, "Most like digit-005")[:8] == shop.alike("digit-005", 8)
 
 
-def add_filter(page: Any, key: str, relation: str, value: str) -> None:
+def add_filter(page: Any, key: str, relation: str, value: str, *, end: str = "Tab") -> None:
     page.click("#add-filter")
     row = page.locator("#filters > li").last
     row.locator(".filter-key").fill(key)
     row.locator(".filter-relation").select_option(label=relation)
     row.locator(".filter-value").fill(value)
-    row.locator(".filter-value").press("Tab")
+    row.locator(".filter-value").press(end)
 
 
 def test_filters_hold_for_browsing_and_for_searching(
@@ -87,7 +87,7 @@ def test_filters_hold_for_browsing_and_for_searching(
     cheap = {
         id for id, payload in zip(shop.ids, shop.payloads, strict=True) if payload["price"] <= 20
     }
-    add_filter(page, "labels", "is", "3")
+    add_filter(page, "labels", "is", "3", end="Enter")
     page.wait_for_function(
         "n => document.querySelectorAll('#grid > [data-id]').length === n", arg=len(threes)
     )
@@ -136,12 +136,23 @@ def test_mistakes_are_told_with_what_to_do(base: str, visitor: Visitor) -> None:
     page.set_input_files(
         "#file", {"name": "notes.txt", "mimeType": "text/plain", "buffer": b"hello"}
     )
-    page.wait_for_selector("#search-notice >> text=is not an image")
+    page.wait_for_selector("#query-notice >> text=is not an image")
     page.set_input_files(
         "#file", {"name": "broken.png", "mimeType": "image/png", "buffer": b"hello"}
     )
-    page.wait_for_selector("#search-notice >> text=Try again")
-    assert "image" in page.inner_text("#search-notice")
+    page.wait_for_selector("#search-notice >> text=image")
+
+
+def test_a_lost_connection_is_told_and_found_again(base: str, visitor: Visitor) -> None:
+    visit = visitor(base, expected=("ERR_INTERNET_DISCONNECTED",))
+    page = visit.page
+    page.context.set_offline(True)
+    page.click('[data-id="digit-005"] .like')
+    page.wait_for_selector("#search-notice >> text=The server does not answer")
+    page.context.set_offline(False)
+    page.click("#search-notice button")
+    assert len(results(visit, "Most like digit-005")) == 24
+    assert page.is_hidden("#search-notice")
 
 
 def test_the_keyboard_is_enough(base: str, shop: Shop, visitor: Visitor) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from midspan.encoders import build_encoder
 from midspan.gallery import Gallery
 from midspan.upgrade import Upgrade
 from tests.service.page.conftest import Visit, Visitor, running, settings_of
@@ -122,6 +121,8 @@ def test_an_upgrade_from_nothing_to_all_and_back(
 @pytest.fixture
 def guarded(fresh: Shop, tmp_path: Path) -> Iterator[str]:
     """Tokens are wanted, and the new encoder is not what it claims to be."""
+    from midspan.encoders import build_encoder
+
     bad = build_encoder(backbone="small-cnn", dim=32, size=32, name="digits-bad", seed=9)
     bad.eval()
     with Gallery.open(fresh.location) as gallery:
@@ -145,6 +146,11 @@ def test_tokens_are_asked_for_and_a_failed_gate_is_explained(
 ) -> None:
     visit = visitor(guarded, expected=("401", "403"), ready="#token")
     page = visit.page
+    page.click("dialog [data-cancel]")  # not now: said once, not asked again at once
+    page.wait_for_selector("#search-notice:not([hidden])")
+    assert page.is_hidden("dialog")
+    page.wait_for_timeout(3100)
+    page.click("#search-notice button")
     give(page, "not-the-right-token")
     page.wait_for_selector("dialog >> text=does not know this token")
     give(page, READ)

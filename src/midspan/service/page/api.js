@@ -15,21 +15,27 @@ const token = () => {
   try { return sessionStorage.getItem(KEY); } catch { return null; }
 };
 
+const SILENCE = 3000; // ms after "not now" without a further question
 let asking = null; // one question for all requests that wait for it
+let declined = -SILENCE;
 
 function newToken(words) {
+  if (performance.now() - declined < SILENCE) return false;
   asking ??= askToken(words).then((given) => {
     asking = null;
-    if (given === null) return false;
+    if (given === null) {
+      declined = performance.now();
+      return false;
+    }
     sessionStorage.setItem(KEY, given);
     return true;
   });
   return asking;
 }
 
-/** fetch with the token; asks for one on 401, then tries again. On 403 it asks for a stronger one,
- *  unless the page only wanted to show more (`strongest`: what there is must do). */
-async function send(path, { strongest = false, ...options } = {}) {
+/** fetch with the token; asks for one on 401, then tries again. On 403 it asks for a stronger one.
+ *  `quietly`: never asks; for what the page would only like to show. */
+async function send(path, { quietly = false, ...options } = {}) {
   for (;;) {
     const used = token();
     const headers = { ...options.headers, ...(used ? { Authorization: `Bearer ${used}` } : {}) };
@@ -38,10 +44,10 @@ async function send(path, { strongest = false, ...options } = {}) {
       response = await fetch(path, { ...options, headers, cache: "no-store" });
     } catch (error) {
       if (error.name === "AbortError") throw error;
-      throw new ApiError("The server does not answer. Is it running? The page tries again by itself.", 0);
+      throw new ApiError("The server does not answer. Is it running?", 0);
     }
     if (response.ok) return response;
-    if (response.status === 401 || (response.status === 403 && used && !strongest)) {
+    if (!quietly && (response.status === 401 || (response.status === 403 && used))) {
       if (token() !== used) continue; // somebody was asked in the meantime
       if (await newToken(tokenWords(response.status, used))) continue;
     }
@@ -61,10 +67,7 @@ async function wordsOf(response) {
   }
   let found;
   try { found = await response.json(); } catch { found = null; }
-  const said = found?.error?.message ?? found?.message ?? found?.error ?? found?.detail;
-  if (typeof said === "string") return said;
-  if (Array.isArray(said)) return said.map((one) => one.msg ?? String(one)).join("; ");
-  return `The server answered ${response.status} ${response.statusText}.`;
+  return found?.error?.message ?? `The server answered ${response.status} ${response.statusText}.`;
 }
 
 const jsonBody = (body, method = "POST") => ({
@@ -73,8 +76,8 @@ const jsonBody = (body, method = "POST") => ({
   body: JSON.stringify(body),
 });
 
-export async function get(path, { signal, strongest = false } = {}) {
-  return (await send(path, { signal, strongest })).json();
+export async function get(path, { signal, quietly = false } = {}) {
+  return (await send(path, { signal, quietly })).json();
 }
 
 export async function post(path, body = {}, { signal } = {}) {
@@ -120,14 +123,14 @@ export async function showThumbnail(image, id, { size = 160, missing = () => {} 
 export async function listen({ on, connected }) {
   for (let wait = 500; ; wait = Math.min(2 * wait, 10_000)) {
     try {
-      const response = await send("/v1/events", { headers: { Accept: "text/event-stream" } });
+      const response = await send("/v1/events", { headers: { Accept: "text/event-stream" }, quietly: true });
       connected(true);
       wait = 500;
       await readEvents(response.body.pipeThrough(new TextDecoderStream()).getReader(), on);
+      connected(false);
     } catch (error) {
-      if (error.status === 401 || error.status === 403) return; // no token was given
+      if (error.status !== 401) connected(false); // else no token was given yet
     }
-    connected(false);
     await new Promise((resolve) => setTimeout(resolve, wait));
   }
 }

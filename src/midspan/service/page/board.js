@@ -23,12 +23,16 @@ const HEADLINES = {
 };
 
 const LEADS = {
-  none: (s) => `All ${items(s.all)} are served as they are. Plan an upgrade to see what a new encoder would change; planning writes nothing.`,
+  none: (s) => `${s.old + s.failed
+    ? `${items(s.old + s.failed)} of ${count(s.all)} wait for a vector and cannot be found yet.`
+    : `All ${items(s.all)} are served as they are.`} Plan an upgrade to see what a new encoder would change; planning writes nothing.`,
   mapping: () => "The old service still answers. When all are mapped, the new encoder takes over.",
-  working: (s) => `${s.seconds_left === null ? "" : `About ${duration(s.seconds_left)} left. `}The new encoder answers; items that wait are found by their old vectors.`,
+  working: (s) => `${s.seconds_left === null ? "" : `${s.seconds_left < 1 ? "Nearly done. " : `About ${duration(s.seconds_left)} left. `}`}The new encoder answers; items that wait are found by their old vectors.`,
   idle: () => "The new encoder answers already, but nobody refreshes the items. Run it to go on.",
   paused: (s) => (s.reason ? `Why: ${s.reason}. Searches go on as they are.` : "Searches go on as they are. Resume it, or roll back."),
-  leftovers: () => "Their images could not be read; they are listed below. Repair them, finish without them, or roll back.",
+  leftovers: (s) => (s.failed === 1
+    ? "Its image could not be read; see below. Repair it, finish without it, or roll back."
+    : "Their images could not be read; see below. Repair them, finish without them, or roll back."),
   complete: () => "Look at the gate, then finish: that drops the old vectors for good. Until then you can roll back.",
   finishing: () => "There is no way back from here. Searches go on.",
 };

@@ -4,7 +4,7 @@ import { make, svg } from "./dom.js";
 import { moment, share } from "./words.js";
 
 const WIDTH = 380, HEIGHT = 190;
-const BOX = { left: 46, right: 14, top: 14, bottom: 30 };
+const BOX = { left: 54, right: 14, top: 14, bottom: 30 };
 const LOWER_IS_BETTER = /flip|error|loss/i;
 
 export function drawCurves(host, { points, baseline }) {
@@ -49,14 +49,14 @@ function chart(metric, some, before) {
   return make("figure", { "data-metric": metric },
     make("figcaption", {}, make("b", {}, metric.replaceAll("_", " ")), " ", make("span", { class: "now" }, share(last.value)),
       make("span", { class: "muted" }, LOWER_IS_BETTER.test(metric) ? " lower is better"
-        : before === null ? "" : ` old service ${share(before)}`)),
+        : before === null ? "" : ` before ${share(before)}`)),
     picture);
 }
 
-/** The values' range with some air, never narrower than two points of a hundred. */
+/** The values' range with some air, never narrower than four points of a hundred. */
 function span(values) {
   const low = Math.min(...values), high = Math.max(...values);
-  const air = Math.max(0.12 * (high - low), (0.02 - (high - low)) / 2, 0.004);
+  const air = Math.max(0.12 * (high - low), (0.04 - (high - low)) / 2, 0.004);
   const top = high <= 1 ? Math.min(1, high + air) : high + air;
   const bottom = low >= 0 ? Math.max(0, low - air) : low - air;
   return top > bottom ? [bottom, top] : [bottom - 0.01, bottom + 0.01];

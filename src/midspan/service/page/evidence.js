@@ -104,11 +104,17 @@ export const drawAudit = onChange(({ entries, refused = false }, again) => {
   $("audit").replaceChildren(make("ul", { class: "lines trail" }, folded(entries).slice(0, 30).map((entry) => make("li", {},
     make("time", { class: "muted", datetime: new Date(1000 * entry.when).toISOString() }, moment(entry.when)),
     make("b", {}, entry.times > 1 ? `${entry.what} × ${entry.times}` : entry.what),
-    make("span", { class: "muted" }, entry.who),
-    make("span", { class: "trail-details" }, detailsOf(entry.details))))));
+    make("span", { class: "trail-details" }, detailsOf(entry.details)),
+    make("span", { class: "muted small", title: entry.who }, entry.who.split(", request ")[0])))));
 });
 
 function detailsOf(details) {
   return Object.entries(details ?? {}).filter(([, one]) => one !== null && one !== "")
-    .map(([key, one]) => `${key} ${value(typeof one === "number" ? Number(one.toPrecision(4)) : one)}`).join(", ");
+    .map(([key, one]) => `${key} ${short(one)}`).join(", ");
+}
+
+/** Fingerprints are long; their beginning tells them apart. */
+function short(one) {
+  if (typeof one === "number") return value(Number(one.toPrecision(4)));
+  return value(one).replace(/\b[0-9a-f]{24,}\b/g, (print) => print.slice(0, 8));
 }

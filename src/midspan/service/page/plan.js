@@ -63,7 +63,7 @@ function planned(plan) {
   const add = (term, ...words) => facts.append(make("dt", {}, term), make("dd", {}, ...words));
   add("from, to", `${plan.from_space} → ${plan.to_space}`);
   add("to embed", `${count(plan.to_embed)} of ${items(plan.items)}`);
-  add("time", plan.seconds === null ? "not measured" : `about ${duration(plan.seconds)} on this machine`);
+  add("time", plan.seconds === null ? "not measured" : `${plan.seconds < 1 ? "" : "about "}${duration(plan.seconds)} on this machine`);
   add("disk until finished", bytes(plan.disk_bytes));
   add("searches for a query", String(plan.searches_per_query));
   if (plan.gate) {

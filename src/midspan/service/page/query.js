@@ -18,7 +18,9 @@ export function go(view, query) {
   if (query?.id !== undefined) params.set("item", query.id);
   if (query?.file) params.set("image", String(uploads.indexOf(query.file) + 1));
   const text = params.toString();
-  location.hash = `#/${view}${text ? `?${text}` : ""}`;
+  const hash = `#/${view}${text ? `?${text}` : ""}`;
+  if (location.hash === hash) window.dispatchEvent(new HashChangeEvent("hashchange")); // ask again
+  else location.hash = hash;
 }
 
 
@@ -42,8 +44,8 @@ export function startQuery(view) {
   const accept = (file) => {
     if (!file) return;
     if (file.type && !file.type.startsWith("image/")) {
-      go("search", null);
-      notice($("search-notice"), `“${file.name}” is not an image. JPEG, PNG and WebP files work.`);
+      if (view() !== "search") go("search", null);
+      notice($("query-notice"), `“${file.name}” is not an image. JPEG, PNG and WebP files work.`);
       return;
     }
     uploads.push(file);
@@ -71,6 +73,7 @@ export function startQuery(view) {
   });
   $("query").addEventListener("submit", (event) => {
     event.preventDefault();
+    if (document.activeElement.closest(".filters, .options")) return; // Enter there is a change, no more
     const id = $("item-id").value.trim();
     if (id) go("search", { id });
     else $("item-id").focus();

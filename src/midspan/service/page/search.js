@@ -1,7 +1,7 @@
 // Search by example, or look through the gallery.
 
 import { ask, get } from "./api.js";
-import { $, announce, make, notice } from "./dom.js";
+import { $, announce, make, notice, onChange } from "./dom.js";
 import { clearFilters, currentFilter, setKeys, startFilters } from "./filters.js";
 import { card, walk } from "./grid.js";
 import { go, queryFrom, showQuery, startQuery } from "./query.js";
@@ -36,9 +36,12 @@ export function setGallery(now) {
   gallery = now;
   setKeys(now.payload_keys ?? []);
   $("to-compare").hidden = !(query && upgradeOpen());
-  notice($("query-notice"), now.image_search === false
-    ? "This server has no encoder: it cannot search by image, only by stored item." : null);
+  imageSearch(now.image_search);
 }
+
+const imageSearch = onChange((can) => {
+  if (!can) notice($("query-notice"), "This server has no encoder: it can search by stored item, not by image.");
+});
 
 export const galleryNow = () => gallery;
 
@@ -60,6 +63,7 @@ export function showSearch(params) {
     : query.file ? query.file.name || "pasted image" : query.id;
   $("pick").textContent = query === null ? "Choose an image" : "Choose another image";
   $("item-id").value = query?.id ?? "";
+  if (query) notice($("query-notice"), null);
   $("browse").hidden = query === null;
   $("to-compare").hidden = !(query && upgradeOpen());
   $("to-compare").href = `#/compare?${params}`;
@@ -75,9 +79,9 @@ async function during(work) {
   const mine = new AbortController();
   running = mine;
   $("results").setAttribute("aria-busy", "true");
+  notice($("search-notice"), null);
   try {
     await work(mine.signal);
-    if (running === mine) notice($("search-notice"), null);
   } catch (error) {
     if (running !== mine || error.name === "AbortError") return;
     $("grid").replaceChildren();

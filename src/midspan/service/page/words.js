@@ -15,7 +15,8 @@ export function percent(part, all) {
   return `${Math.round(share)} %`;
 }
 
-export const share = (value) => `${(100 * value).toFixed(value !== 0 && Math.abs(value) < 0.1 ? 2 : 1)} %`;
+/** Small shares, such as negative flips, with a digit more. */
+export const share = (value) => `${(100 * value).toFixed(value !== 0 && Math.abs(value) < 0.01 ? 2 : 1)} %`;
 
 export function score(value) {
   return Math.abs(value) >= 100 ? value.toFixed(1) : value.toFixed(3).replace("-", "−");
