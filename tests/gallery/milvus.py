@@ -143,7 +143,7 @@ class Milvus:
             return False
 
     def location(self, name: str) -> str:
-        return f"milvus://127.0.0.1:{self.port}/{name}?lease=2"
+        return f"milvus://127.0.0.1:{self.port}/{name}"
 
     def kill(self) -> None:
         assert self._process is not None

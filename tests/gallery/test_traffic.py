@@ -24,6 +24,7 @@ from tests.gallery.traffic_worker import Expected, write
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 3.0
+SECONDS_SLOWLY = 8.0  # Milvus makes a new space in one or two
 
 
 def search(gallery: Gallery, stop: threading.Event) -> int:
@@ -90,11 +91,19 @@ def live_through(location: str) -> None:
     gallery = Gallery.create(location, OLD)
     gallery.add(embed([f"fixed-{number}" for number in range(20)]))
     stop = threading.Event()
-    until = time.time() + SECONDS
+    seconds = SECONDS_SLOWLY if location.startswith("milvus:") else SECONDS
+    until = time.time() + seconds
     with ThreadPoolExecutor() as pool:
         processes = [
             subprocess.Popen(
-                [sys.executable, "-m", "tests.gallery.traffic_worker", location, name, "3"],
+                [
+                    sys.executable,
+                    "-m",
+                    "tests.gallery.traffic_worker",
+                    location,
+                    name,
+                    str(seconds),
+                ],
                 cwd=ROOT,
                 stdout=subprocess.PIPE,
                 text=True,

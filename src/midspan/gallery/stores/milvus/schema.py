@@ -6,6 +6,7 @@ Records are an ordered table of keys: items stand by id, work by priority, the t
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from midspan.errors import StoreError
@@ -68,13 +69,16 @@ def make_collection(
         connection.load_collection(name, _async=True, timeout=SECONDS)
 
 
-def wait_until_loaded(server: Server, name: str) -> None:
+def wait_until_loaded(
+    server: Server, name: str, *, beat: Callable[[], None] = lambda: None
+) -> None:
     deadline = time.monotonic() + LOAD_SECONDS
     while time.monotonic() < deadline:
         with server.errors():
             progress = server.client._get_connection().get_loading_progress(name, timeout=SECONDS)
         if progress == 100:
             return
+        beat()
         time.sleep(0.02)
     raise StoreError(
         f"{server.shown}: the server did not load {name} in {LOAD_SECONDS:g} s; has it memory left?"

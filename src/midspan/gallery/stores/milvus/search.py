@@ -71,25 +71,33 @@ def search(view: View, query: Query) -> list[list[Hit]]:
 
 
 def _rows(view: View, query: Query, space: str, *, all: bool = False) -> list[int] | None:
-    """Rows of the items that take part with their vector in this space; None if most of them do.
+    """Rows of the items that take part with their vector in this space, if they are to be named.
 
-    They are named to Milvus if there is a filter, and if they are few: else the best would be of
-    items whose live vector is elsewhere.
+    That is so if they are few: else the best that Milvus finds are mostly of items that do not pass
+    or whose live vector is elsewhere. If they are many, or it takes long to know, these are left
+    out afterwards.
     """
     known = view.known
     better = tuple(known.numbers[other] for other in query.live[: query.live.index(space)])
     masks = known.masks(having=known.numbers[space], lacking=better)
-    named = all or query.filter is not None or (query.exact and space in known.indexed)
-    if better and not named:
-        named = view.count(f"kind == {ITEM} and mask in {listed(masks)}") <= AMONG
-    return list(passing(view, query.filter, masks=masks)) if named else None
+    if not (all or (query.exact and space in known.indexed)):
+        condition, sure = ("", True) if query.filter is None else where(query.filter)
+        if not sure or (not better and query.filter is None):
+            return None
+        if view.count(f"{_taking_part(masks)}{condition and f' and ({condition})'}") > AMONG:
+            return None
+    return list(passing(view, query.filter, masks=masks))
+
+
+def _taking_part(masks: Sequence[int]) -> str:
+    return f"kind == {ITEM} and mask in {listed(masks)}"
 
 
 def passing(view: View, filter: Filter | None, *, masks: Sequence[int]) -> Iterable[int]:
     condition, sure = ("", True) if filter is None else where(filter)
     if sure:
         also = f" and ({condition})" if condition else ""
-        for page in view.light(f"kind == {ITEM} and mask in {listed(masks)}{also}", ["row"]):
+        for page in view.light(f"{_taking_part(masks)}{also}", ["row"]):
             yield from (row["row"] for row in page)
         return
     assert filter is not None

@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import count
+from typing import Self
 
 from midspan.errors import StoreError
 from midspan.gallery.stores.milvus.head import Head, move, read_head
@@ -18,7 +20,7 @@ from midspan.gallery.stores.milvus.records import (
     state_key,
     text_keys,
 )
-from midspan.gallery.stores.milvus.server import NOT_FOUND, Refused, Row, Server
+from midspan.gallery.stores.milvus.server import INSERT_ROWS, NOT_FOUND, Refused, Row, Server
 from midspan.gallery.stores.milvus.view import View, read_known, read_records, records_of
 from midspan.spaces import FloatArray
 
@@ -33,6 +35,7 @@ class Turn:
         self.view = View(server, head, known)
         self._stamps = count(first_stamp(head.attempt) + 1)  # the first is the state's
         self._known: Known | None = None
+        self._waiting: list[Record] = []  # to be inserted together
         self._dead: dict[str, list[str | int]] = {}  # keys, by collection
         self._dropped: list[str] = []  # collections
         self._wrote = False
@@ -47,7 +50,14 @@ class Turn:
         return next(self._stamps)
 
     def put(self, records: Iterable[Record]) -> None:
-        self._insert(records_of(self.head), (row for record in records for row in record.rows()))
+        for record in records:
+            self._waiting.append(record)
+            if len(self._waiting) >= INSERT_ROWS:
+                self._flush()
+
+    def _flush(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        self._insert(records_of(self.head), (row for record in waiting for row in record.rows()))
 
     def put_vectors(self, space: str, rows: Iterable[tuple[int, int, FloatArray]]) -> None:
         """(stamp, row of the item, vector)."""
@@ -89,39 +99,38 @@ class Turn:
     # ---- its end
 
     def commit(self) -> None:
-        before, number = self.view.known, self.head.attempt
-        if not (self._wrote or self._dead or self._dropped) and self._known is None:
+        number, records = self.head.attempt, records_of(self.head)
+        if not (self._wrote or self._waiting or self._dead or self._dropped or self._known):
             return self.give_up()
-        changes = {"number": number, "state": self.head.state}
+        changes = {"number": number}
         if self._known is not None:
             self.put([self._known.record(number)])
-            self.remove([state_key(self.head.state), *self._texts_of_state(before)])
+            self.remove([state_key(self.head.state), *self._texts_of_state(self.view.known)])
             changes["state"] = number
+        removals = None
         if self._dead or self._dropped:
-            self.put([self._list(number)])
+            body = {"dead": self._dead, "dropped": self._dropped}
+            record = Record(pk=list_key(number), kind=LIST, stamp=self.stamp(), body=body)
+            removals = Removals.of(record, parts=len(record.rows()) - 1)
+            self.put([record])
             changes["records"] = number
-            if self._dead.keys() - {records_of(self.head)} or self._dropped:
+            if self._dead.keys() - {records} or self._dropped:
                 changes["vectors"] = number
-        after = self.head.goes_on(
-            phase="done" if "records" in changes else "free", time=self.server.now(), **changes
-        )
-        self._move(after)
-        if after.phase == "done":
-            try:
-                clear(self.server, after)
-            except StoreError:
-                return  # it has happened; whoever comes next clears it
+        self._flush()
+        phase = "done" if removals else "free"
+        self._move(self.head.goes_on(phase=phase, time=self.server.now(), **changes))
+        if removals:
+            with suppress(StoreError):  # it has happened: if need be, the next one clears up
+                removals.carry_out(self.server, self.head)
         return None
 
     def _texts_of_state(self, before: Known) -> list[str]:
         return text_keys(first_stamp(self.head.state), before.parts)
 
-    def _list(self, number: int) -> Record:
-        body = {"dead": self._dead, "dropped": self._dropped}
-        return Record(pk=list_key(number), kind=LIST, stamp=self.stamp(), body=body)
-
     def give_up(self) -> None:
         """As if it had never been. Its number is not used again if it wrote something."""
+        if self.head.phase != "held":
+            return  # too late: it has happened
         attempt = self.head.attempt if self._wrote else self.head.attempt - 1
         move(self.server, self.head, self.head.goes_on(phase="free", attempt=attempt))
 
@@ -145,20 +154,43 @@ class Turn:
         return not any(first <= after.number <= last for first, last in void)
 
 
-def clear(server: Server, head: Head) -> None:
-    """Remove what the write before replaced; to do it twice does no harm."""
-    found = read_records(
-        server, records_of(head), f'pk == "{list_key(head.number)}"', time=head.time
-    )
-    for record in found:
-        dead: Mapping[str, Sequence[str | int]] = record.body["dead"]
-        for collection, keys in dead.items():
-            try:
-                server.delete(collection, keys)
-            except Refused as error:
-                if error.code != NOT_FOUND:  # dropped by another helper
-                    raise
-        for collection in record.body["dropped"]:
+@dataclasses.dataclass(frozen=True, slots=True)
+class Removals:
+    """What a write replaces. To carry it out twice does no harm."""
+
+    dead: Mapping[str, Sequence[str | int]]  # keys, by collection
+    dropped: Sequence[str]  # collections
+    own: Sequence[str]  # keys of the list itself
+
+    @classmethod
+    def of(cls, record: Record, *, parts: int) -> Self:
+        keys = [record.pk, *text_keys(record.stamp, parts)]
+        return cls(record.body["dead"], record.body["dropped"], keys)
+
+    def carry_out(self, server: Server, head: Head) -> None:
+        records = records_of(head)
+        for collection, keys in self.dead.items():
+            if collection != records:
+                _delete(server, collection, keys)
+        for collection in self.dropped:
             server.drop(collection)
-        server.delete(records_of(head), record.keys())
+        # The list goes last: as long as it is there, there may be something to do.
+        server.delete(records, [*self.dead.get(records, ()), *self.own])
+        move(server, head, head.goes_on(phase="free", time=server.now()))
+
+
+def _delete(server: Server, collection: str, keys: Sequence[str | int]) -> None:
+    try:
+        server.delete(collection, keys)
+    except Refused as error:
+        if error.code != NOT_FOUND:  # another helper was faster, and dropped it later
+            raise
+
+
+def clear(server: Server, head: Head) -> None:
+    """Finish what another writer left."""
+    where = f'pk == "{list_key(head.number)}"'
+    for record in read_records(server, records_of(head), where, time=head.time):
+        return Removals.of(record, parts=record.parts).carry_out(server, head)
     move(server, head, head.goes_on(phase="free", time=server.now()))
+    return None

@@ -13,12 +13,14 @@ from typing import Any
 from midspan.gallery.stores.milvus import schema
 from midspan.gallery.stores.milvus.access import Access
 from midspan.gallery.stores.milvus.records import WORK, first_stamp, work_keys
-from midspan.gallery.stores.milvus.server import MOST, Server
+from midspan.gallery.stores.milvus.server import MOST, SECONDS, Server
 from midspan.gallery.stores.milvus.turn import Turn
 from midspan.gallery.stores.milvus.view import vectors
 
 INDEX_FROM = 100_000  # vectors; comparing fewer of them is fast enough, and exact
 INDEX_SECONDS = 3600.0
+SEALED = 3  # Milvus' number for a segment that takes no more rows
+SMALL = 1024  # rows; it does not index a smaller segment
 OLD = 24 * 3600.0  # seconds after which nobody fills a collection any more
 # Values of the HNSW paper's range (arXiv:1603.09320, section 4.1): M 5 to 48, construction 100+.
 HNSW: dict[str, Any] = {"index_type": "HNSW", "params": {"M": 24, "efConstruction": 200}}
@@ -75,16 +77,25 @@ def _keys(turn: Turn, collection: str) -> set[int]:
 
 
 def _wait_for_index(server: Server, collection: str) -> None:
+    """Until the index is built and those who answer use it."""
     with server.errors():
         server.client.flush(collection)
     schema.wait_until_loaded(server, collection)
     deadline = time.monotonic() + INDEX_SECONDS
-    while time.monotonic() < deadline:
-        with server.errors():
-            found = server.client.describe_index(collection, index_name="vector")
-        if not found or not found.get("pending_index_rows"):
-            return
+    while time.monotonic() < deadline and not _indexed(server, collection):
         time.sleep(0.1)
+
+
+def _indexed(server: Server, collection: str) -> bool:
+    with server.errors():
+        found = server.client.describe_index(collection, index_name="vector", timeout=SECONDS)
+        if found and found.get("pending_index_rows"):
+            return False
+        segments = server.client._get_connection().get_query_segment_info(collection)
+    return bool(segments) and all(
+        segment.indexID or (segment.state == SEALED and segment.num_rows < SMALL)
+        for segment in segments
+    )
 
 
 def sweep(access: Access) -> None:

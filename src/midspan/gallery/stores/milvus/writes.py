@@ -215,8 +215,7 @@ def _with_spaces(turn: Turn, known: Known, after: State, *, retarget: bool) -> K
             numbers[fingerprint] = free[0]
             collections[fingerprint] = new_vectors(turn, space)
     for fingerprint in numbers.keys() - known.numbers.keys():
-        schema.wait_until_loaded(turn.server, collections[fingerprint])
-        turn.beat()
+        schema.wait_until_loaded(turn.server, collections[fingerprint], beat=turn.beat)
     return dataclasses.replace(
         known,
         state=after,

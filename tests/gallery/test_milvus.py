@@ -1,0 +1,402 @@
+"""What is Milvus' own: locations, taking turns, writers that die, the index, a server that dies."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from midspan.errors import GalleryError, StoreError
+from midspan.gallery import Gallery
+from midspan.gallery.filters import And, Eq, Exists, Filter, In, Not, Or, Range, matches
+from midspan.gallery.items import Draft
+from midspan.gallery.stores.memory import MemoryStore
+from midspan.gallery.stores.milvus import schema, server, upkeep
+from midspan.gallery.stores.milvus.head import Head, read_head
+from midspan.gallery.stores.milvus.records import (
+    after_item,
+    item_key,
+    trail_key,
+    work_key,
+    work_keys,
+)
+from midspan.gallery.stores.milvus.server import hide_token, split_location
+from midspan.gallery.stores.milvus.store import MilvusStore
+from midspan.gallery.stores.milvus.turn import Removals, Turn
+from midspan.gallery.stores.milvus.where import where
+from midspan.spaces import Embeddings
+from tests.gallery.milvus import Milvus, Spares
+from tests.gallery.samples import NEW, OLD, add, drafts, embed, entry, found, near, start, unit
+from tests.gallery.script import picture, same_search, step
+
+ON_SERVER = [pytest.mark.server, pytest.mark.slow, pytest.mark.xdist_group("milvus")]
+
+
+def on_server(test: Any) -> Any:
+    for mark in ON_SERVER:
+        test = mark(test)
+    return test
+
+
+@pytest.fixture
+def place(milvus: Milvus, spares: Spares, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setattr(schema, "make_collection", spares.make)
+    name = "g" + uuid.uuid4().hex[:12]
+    yield f"{milvus.location(name)}?lease=2"
+    spares.forget(name)
+
+
+@pytest.fixture
+def store(place: str) -> Iterator[MilvusStore]:
+    made = MilvusStore.create(place, OLD, entry=entry("create"))
+    yield made
+    made.close()
+
+
+# ---- names and keys: no server
+
+
+def test_a_location_names_server_database_and_gallery() -> None:
+    place = split_location("milvus://me:s%40cret@db/shop?database=photos&lease=4")
+    assert (place.uri, place.token, place.name) == ("http://db:19530", "me:s@cret", "shop")
+    assert (place.database, place.lease) == ("photos", 4.0)
+    assert split_location("milvus://[::1]:19531/a_b?tls=true").uri == "https://[::1]:19531"
+    for bad in ("db:1/", "db/a__b", "db/Shop", "db/1a", "db/a/b", "db/" + "a" * 41, "db/a_", "/a"):
+        with pytest.raises(GalleryError, match="wanted milvus://host:19530/NAME"):
+            split_location(f"milvus://{bad}")
+    with pytest.raises(GalleryError, match="unknown setting 'table'"):
+        split_location("milvus://db/shop?table=x")
+    with pytest.raises(GalleryError, match=r"wanted 0.5 to 600 seconds"):
+        split_location("milvus://db/shop?lease=0")
+    with pytest.raises(GalleryError, match="could not convert"):
+        split_location("milvus://db/shop?lease=long")
+
+
+def test_tokens_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = hide_token("milvus://me:secret@db:1/shop?database=a")
+    assert shown == "milvus://me@db:1/shop?database=a"
+    monkeypatch.setattr(server, "SECONDS", 0.3)
+    with pytest.raises(StoreError, match="cannot be reached") as caught:
+        Gallery.open("milvus://me:secret@127.0.0.1:1/shop")
+    assert "secret" not in str(caught.value)
+
+
+def test_a_head_is_its_name() -> None:
+    head = Head("a_shop__1f", "held", 255, 3, 2, 1, 470497970583764995, 256, "0a0b")
+    assert head.name == f"a_shop__1f_held_ff_3_2_1_{470497970583764995:x}_100_0a0b"
+    assert Head.from_name(head.name) == head
+    assert len(dataclasses.replace(head, gallery="x" * 40 + "__12345678").name) < 255
+    for other in ("shop", "shop__1f_records", "shop__1f_vectors_0_0_0_0_0_0_0_0"):
+        assert Head.from_name(other) is None
+
+
+def test_keys_stand_in_the_order_of_the_answers() -> None:
+    ids = ["a", "a!", "ab", "b", "z", "ä", "日", "🙂", "\U0010ffff", "a b", "A", "0", "~"]
+    keys = {item_key(id, stamp): id for id in ids for stamp in (5, 2**60)}
+    assert [keys[key] for key in sorted(keys)][::2] == sorted(ids)
+    for id in ids:
+        assert item_key(id, 2**62) < after_item(id)
+        later = [other for other in ids if other > id]
+        assert all(after_item(id) < item_key(other, 0) for other in later)
+    jobs = [
+        (priority, number)
+        for priority in (-2.5, -0.0, 0.0, 1e-300, 3.0, 1e300)
+        for number in (1, 9)
+    ]
+    wanted = sorted(jobs, key=lambda job: (-job[0], job[1]))
+    keyed = sorted(jobs, key=lambda job: work_key(7, job[0], job[1], 3))
+    assert [(p + 0.0, n) for p, n in keyed] == [(p + 0.0, n) for p, n in wanted]
+    assert all(work_key(7, p, n, 3).startswith(work_keys(7)) for p, n in jobs)
+    assert trail_key(5) > trail_key(6)
+
+
+def test_only_what_means_the_same_is_translated() -> None:
+    assert where(Eq("brand", "acme")) == ('owner == 1 or (payload["brand"] == "acme")', True)
+    sure = In(("a", "b"), (1, 2.5, True))
+    assert where(sure)[1]
+    assert 'payload["a"]["b"] == true' in where(sure)[0]
+    for filter in (
+        Eq("brand", None),
+        Exists("brand"),
+        Not(Eq("brand", "x")),
+        Eq("brand", 'quo"te'),
+        Eq("brand", "back\\slash"),
+        Eq("price", 2**53),
+        Eq("0.1", "x"),
+        Eq("a/b", 1),
+        In("x", ()),
+        Or((Eq("a", 1), Exists("b"))),
+    ):
+        assert where(filter) == ("", False), filter
+    condition, certain = where(And((Eq("a", 1), Exists("b"))))
+    assert not certain
+    assert 'payload["a"] == 1' in condition
+
+
+# ---- one server
+
+
+@on_server
+def test_filters_on_the_server_mean_what_they_mean_here(store: MilvusStore) -> None:
+    values: list[Any] = [None, True, False, 0, 1, -1, 5, 5.0, 5.5, -2.5, 2**53 + 1, 1e20, 0.1]
+    values += ["", "a", "acme", "Acme", "ä", "5", "true", "日本", "%", "x'y", ["acme"], [5], {}]
+    payloads = [{"p": value} for value in values] + [{"p": {"q": value}} for value in values]
+    payloads += [{}, {"p": "acme", "long": "x" * 60_000}, {"p": 5, "long": "x" * 60_000}]
+    ids = [f"i{number:03}" for number in range(len(payloads))]
+    add(store, ids, payloads=payloads)
+    filters: list[Filter] = []
+    for path in ("p", "p.q"):
+        for value in values[:-3]:
+            filters.append(Eq(path, value))
+            if value is not None and not isinstance(value, bool):
+                filters += [Range(path, gt=value), Range(path, lte=value)]
+    filters += [In("p", (5, "acme", True)), And((Range("p", gte=0, lt=5.25), Eq("p", 5)))]
+    view, translated = store._access.view(), 0
+    for filter in filters:
+        condition, sure = where(filter)
+        if not condition:
+            continue
+        translated += 1
+        seen = {r.body["id"] for r in view.read(f"kind == 0 and ({condition})", limit=1000)}
+        wanted = {id for id, one in zip(ids, payloads, strict=True) if matches(filter, one)}
+        assert sure
+        assert seen - set(ids[-2:]) == wanted - set(ids[-2:]), filter
+        assert set(ids[-2:]) <= seen  # Milvus does not see long payloads
+        if translated % 7 == 0:
+            hits = store.search(near(store, embed(["q"]).vectors, k=100, filter=filter))[0]
+            assert {hit.id for hit in hits} == wanted
+    assert translated > 80
+
+
+@on_server
+def test_two_writers_of_one_new_id_do_not_fail(store: MilvusStore, place: str) -> None:
+    other = MilvusStore.open(place)
+    failures: list[Exception] = []
+
+    def write(handle: MilvusStore, seed: int) -> None:
+        try:
+            for number in range(3):
+                draft = Draft(f"i{number}", payload={"seed": seed})
+                handle.upsert([draft], [embed([draft.id], seed=seed)], mode="put")
+        except Exception as error:
+            failures.append(error)
+
+    threads = [
+        threading.Thread(target=write, args=(handle, seed))
+        for seed, handle in enumerate([store, other, store, other])
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    other.close()
+    assert failures == []
+    items = store.get([f"i{number}" for number in range(3)])
+    assert [item.revision for item in items] == [4] * 3
+    for item in items:
+        seed = item.payload["seed"]
+        hits = store.search(near(store, embed([item.id], seed=seed).vectors, k=1))[0]
+        assert (hits[0].id, hits[0].payload) == (item.id, {"seed": seed})
+    assert store.check() == []
+
+
+class Died(BaseException):
+    """Stands in for the death of the process: nothing is put in order."""
+
+
+@on_server
+def test_a_writer_that_dies_leaves_nothing_half_done(
+    store: MilvusStore, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(store, ["a", "b"])
+    before = picture(store)
+    with monkeypatch.context() as patch:
+        patch.setattr(Turn, "give_up", lambda self: None)
+        patch.setattr(Turn, "commit", die)  # after its rows, before the head's new name
+        with pytest.raises(Died):
+            store.upsert(drafts(["a", "c"]), [embed(["a", "c"], seed=1)], mode="put")
+    assert read_head(store._server).phase == "held"
+    assert picture(store) == before
+    other = MilvusStore.open(place)
+    assert picture(other) == before
+    begun = time.monotonic()
+    add(other, ["d"])  # waits for the lease
+    assert time.monotonic() - begun > 1.5
+    assert [item.id for item in store.scan(filter=None, missing=None, after="", limit=9)] == [
+        "a",
+        "b",
+        "d",
+    ]
+    assert found(store, near(store, embed(["c"], seed=1).vectors)) == found(
+        other, near(other, embed(["c"], seed=1).vectors)
+    )
+    assert store.check() == []
+    store.optimise()  # and the leftovers go
+    void = store._access.view().known.void
+    assert void == ((3, 3),)
+    collection = store._access.view().collection
+    rows = store._server.query(
+        collection, f"stamp >= {3 << 24} and stamp < {4 << 24}", ["pk"], time=0
+    )
+    assert rows == []
+    other.close()
+
+
+def die(turn: Turn) -> None:
+    raise Died
+
+
+@on_server
+def test_a_writer_that_dies_after_its_write_has_written(
+    store: MilvusStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(store, ["a", "b"])
+    with monkeypatch.context() as patch:
+        patch.setattr(Removals, "carry_out", lambda self, server, head: None)
+        store.upsert(drafts(["a"]), [embed(["a"], seed=1)], mode="replace")
+        assert read_head(store._server).phase == "done"
+    assert [(item.id, item.revision) for item in store.get(["a", "b"])] == [("a", 2), ("b", 1)]
+    assert read_head(store._server).phase == "free"  # the reader put it in order
+    assert store.count().stored == {OLD.fingerprint: 2}
+    assert store.check() == []
+
+
+@on_server
+def test_a_writer_that_was_only_slow_cannot_write_any_more(store: MilvusStore, place: str) -> None:
+    add(store, ["a"])
+    other = MilvusStore.open(place)
+    with pytest.raises(StoreError, match=r"than the lease of 2 s.*nothing of it was written"):
+        write_slowly(store, other)
+    assert store.count().items == 2
+    add(store, ["c"])
+    assert [item.id for item in other.get(["a", "b", "c"])] == ["a", "b", "c"]
+    other.close()
+
+
+def write_slowly(store: MilvusStore, other: MilvusStore) -> None:
+    with store._access.turn() as turn:
+        add(other, ["b"])  # takes over when the lease has ended
+        (stored,) = turn.view.by_id(["a"]).values()
+        turn.put([dataclasses.replace(stored, id="ghost").record(turn.stamp())])
+
+
+@on_server
+def test_an_index_is_built_when_it_pays_while_writes_go_on(
+    store: MilvusStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gallery, rng = Gallery(store), np.random.default_rng(0)
+    ids = [f"i{number:05}" for number in range(2500)]
+    gallery.add(
+        Embeddings(ids=np.array(ids), vectors=unit(rng, 2500), space=OLD),
+        payloads=[{"n": number % 10} for number in range(2500)],
+    )
+    store.optimise()
+    assert store._access.view().known.indexed == ()  # so few are compared one by one
+    queries = unit(rng, 30)
+    exact = gallery.search(queries, space=OLD, k=10)
+    assert gallery.search(queries, space=OLD, k=10, exact=True) == exact
+    monkeypatch.setattr(upkeep, "INDEX_FROM", 500)
+    wait = upkeep._wait_for_index
+
+    def write_meanwhile(where: server.Server, collection: str) -> None:
+        wait(where, collection)
+        gallery.delete(ids[:5])
+        gallery.add(embed(["late"]))
+
+    monkeypatch.setattr(upkeep, "_wait_for_index", write_meanwhile)
+    store.optimise()
+    assert store._access.view().known.indexed == (OLD.fingerprint,)
+    assert store.check() == []
+    store.optimise()  # again does no harm
+    gone = set(ids[:5])
+    for filter in (None, {"n": 3}):
+        rough = gallery.search(queries, space=OLD, k=10, filter=filter)
+        best = gallery.search(queries, space=OLD, k=10, filter=filter, exact=True)
+        shares = [
+            len({hit.id for hit in one} & {hit.id for hit in other}) / 10
+            for one, other in zip(rough, best, strict=True)
+        ]
+        assert np.mean(shares) >= 0.95
+        assert not gone & {hit.id for hits in (*rough, *best) for hit in hits}
+    again = gallery.search(queries, space=OLD, k=10, exact=True)
+    for now, then in zip(again, exact, strict=True):
+        kept = [hit for hit in then if hit.id not in gone]
+        assert [hit for hit in now if hit in kept] == kept
+    assert gallery.search(embed(["late"]), k=1)[0][0].id == "late"
+
+
+@on_server
+def test_a_server_that_dies_loses_nothing_that_was_acknowledged(
+    store: MilvusStore, milvus: Milvus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "SECONDS", 3.0)
+    model = MemoryStore.create("memory:", OLD, entry=entry("create"))
+    seed, number = 5, 0
+    delay = threading.Timer(random.Random(3).uniform(1.0, 2.0), milvus.kill)
+    delay.start()
+    while True:
+        try:
+            step(store, seed, number)
+        except StoreError as error:
+            assert "cannot be reached or broke off" in str(error)  # noqa: PT017 (there is a loop)
+            break
+        step(model, seed, number)
+        number += 1
+    delay.join()
+    milvus.start()
+    wait_for(store)
+    seen = picture(store)
+    if seen != picture(model):  # the step that was under way may have been done
+        step(model, seed, number)
+        number += 1
+        assert seen == picture(model)
+    same_search(store, model)
+    step(store, seed, number)
+    step(model, seed, number)
+    assert picture(store) == picture(model)
+
+
+def wait_for(store: MilvusStore) -> None:
+    """After a restart the server loads its collections again."""
+    deadline = time.time() + 60
+    while True:
+        try:
+            store.count()
+            return
+        except StoreError:
+            if time.time() > deadline:
+                raise
+            time.sleep(0.2)
+
+
+@on_server
+def test_a_gallery_is_made_once(place: str) -> None:
+    made: list[MilvusStore] = []
+    refused: list[str] = []
+
+    def create() -> None:
+        try:
+            made.append(MilvusStore.create(place, OLD, entry=entry("create")))
+        except GalleryError as error:
+            refused.append(str(error))
+
+    threads = [threading.Thread(target=create) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(made), len(refused)) == (1, 2)
+    assert all("already" in line for line in refused)
+    prefix = split_location(place).name
+    left = [name for name in made[0]._server.collections() if name.startswith(f"{prefix}__")]
+    assert len(left) == 3  # of the others nothing is left
+    start(made[0], to=NEW)
+    assert MilvusStore.open(place).state().live == (NEW.fingerprint, OLD.fingerprint)
+    made[0].close()
