@@ -26,34 +26,29 @@ from midspan.training.bench.worker import work
 
 RESULTS = Path(__file__).parent / "results" / "tune_methods.csv"
 CLASSES = {"omniglot32": 300, "flowers32": 71}
-EPOCHS = {"omniglot32": 12, "flowers32": 12}
+EPOCHS = {"omniglot32": 10, "flowers32": 12}
 AUGMENT = {"omniglot32": ["affine"], "flowers32": ["affine", "flip", "light"]}
 GRID: dict[str, list[dict[str, Any]]] = {
-    "bct": [
+    "advbct": [
+        {"reduction": "sum", "p2s_weight": 0.2},
+        {"reduction": "sum", "p2s_weight": 0.2, "adversarial_weight": 0.0},
+        {"reduction": "sum", "p2s_weight": 0.1},
+        {"reduction": "sum", "p2s_weight": 0.2, "adversarial_weight": 3.0},
+        {"p2s_weight": 10.0},
         {},
-        {"weight": 3.0},
+    ],
+    "lce": [{"align": 10.0, "boundary": 3.0}, {"align": 10.0}, {}],
+    "unibct": [{"scale": 12.0, "margin": 0.0}, {}, {"weight": 3.0, "scale": 12.0, "margin": 0.0}],
+    "bct": [
         {"classifier": "centres"},
+        {"classifier": "centres", "weight": 3.0},
+        {},
         {"classifier": "centres", "scale": 12.0, "weight": 2.0},
     ],
-    "lce": [
-        {"align": 10.0},
-        {"align": 10.0, "boundary": 3.0},
-        {"align": 30.0},
-        {},
-    ],
-    "advbct": [
-        {"p2s_weight": 10.0},
-        {"p2s_weight": 30.0},
-        {"p2s_weight": 10.0, "adversarial_weight": 0.1},
-        {"p2s_weight": 10.0, "threshold": 1.0},
-        {"p2s_weight": 3.0, "adversarial_weight": 0.1},
-        {},
-    ],
-    "unibct": [{}, {"weight": 3.0}, {"scale": 12.0, "margin": 0.0}],
-    "mixbct": [{}, {"share": 0.5}, {"share": 0.15}],
-    "hot_refresh": [{}, {"weight": 3.0}, {"temperature": 0.1}],
-    "l2": [{}],
+    "hot_refresh": [{"temperature": 0.1}, {}],
+    "mixbct": [{}, {"share": 0.5}],
     "simplex": [{}],
+    "l2": [{}, {"weight": 3.0}],
 }
 
 
@@ -73,13 +68,13 @@ def main() -> None:
         for settings in (GRID[method] if given.only is None else GRID[method][given.only :][:1])
     ]
     for method, settings in candidates:
-        changes = [f"train.augment={AUGMENT[given.set]}", "train.batch_size=64", "encoder.size=16"]
+        changes = [f"train.augment={AUGMENT[given.set]}", "train.batch_size=128", "encoder.size=16"]
         base, _ = read_settings(None, changes)
         wanted = BenchSettings(
             data=(str(images),),
             allocations=("extended-class",),
             methods=(method,),
-            backbone="small-resnet,width=8",
+            backbone="small-cnn,width=24",
             epochs=EPOCHS[given.set],
             seeds=1,
             validation=True,
