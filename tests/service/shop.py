@@ -103,6 +103,13 @@ def _first_gallery(shop: Shop, count: int) -> Path:
     return place
 
 
+def new_vectors(shop: Shop, *, count: int = 60) -> Embeddings:
+    """What the new encoder makes of the gallery's pictures."""
+    new = _encoders(str(shop.new)).loaded[0]
+    ids = np.array([name(n) for n in range(count)])
+    return Embeddings(ids, new.vectors([picture(n) for n in range(count)]), new.space)
+
+
 @functools.cache
 def _encoders(*folders: str) -> Encoders:
     return Encoders.load(folders)

@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 from midspan.bridges import Ridge
 from midspan.spaces import Embeddings
 from tests.service.conftest import Serve
-from tests.service.shop import Shop, encoded, name, picture
+from tests.service.shop import Shop, encoded, name, new_vectors, picture
 from tests.service.test_routes_search import core_of
 
 PATIENCE = 120.0
@@ -119,15 +119,7 @@ def test_broken_pictures_are_on_the_list_with_their_reason(serve: Serve, shop: S
 def test_vectors_that_were_made_elsewhere_need_no_encoder(
     serve: Serve, shop: Shop, tmp_path: Path
 ) -> None:
-    from tests.service.shop import _encoders
-
-    new = _encoders(str(shop.new)).loaded[0]
-    vectors = Embeddings(
-        np.array([name(n) for n in range(60)]),
-        new.vectors([picture(n) for n in range(60)]),
-        new.space,
-    )
-    file = vectors.save(tmp_path / "new.npz")
+    file = new_vectors(shop).save(tmp_path / "new.npz")
     client = serve(encoder=None, new_encoder=None, new_vectors=file)
     post(client, "start", {"run": True})
     assert until(client, lambda status: status["old"] == 0)["new"] == 60

@@ -68,8 +68,7 @@ class Places:
                 "this service has no folder for images; start it with uploads = FOLDER, or put "
                 "the item by vector"
             )
-        name = hashlib.blake2b(data, key=hashlib.sha256(id.encode()).digest(), digest_size=24)
-        file = self.uploads / name.hexdigest()[:2] / f"{name.hexdigest()}{SUFFIX}"
+        file = self._file_for(id, data)
         if file.exists() and file.stat().st_size == len(data):
             return str(file)
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -85,13 +84,26 @@ class Places:
             part.unlink(missing_ok=True)
         return str(file)
 
-    def discard(self, uri: str | None) -> None:
-        """Remove an image that was put here; any other file is left alone."""
-        if uri is None or self.uploads is None or not uri.endswith(SUFFIX):
+    def discard(self, id: str, uri: str | None) -> None:
+        """Remove the image that was put for this item; any other file is left alone.
+
+        A uri may come from a client: so the name must be the very one that `store` gives to
+        these bytes of this item.
+        """
+        if uri is None or self.uploads is None or not uri.startswith(f"{self.uploads}{os.sep}"):
             return
         file = Path(uri)
-        if file.parent.parent == self.uploads and not file.is_symlink():
-            file.unlink(missing_ok=True)
+        try:
+            if not file.is_symlink() and str(self._file_for(id, file.read_bytes())) == uri:
+                file.unlink(missing_ok=True)
+        except OSError:
+            return
+
+    def _file_for(self, id: str, data: bytes) -> Path:
+        assert self.uploads is not None
+        key = hashlib.sha256(id.encode()).digest()
+        name = hashlib.blake2b(data, key=key, digest_size=24).hexdigest()
+        return self.uploads / name[:2] / f"{name}{SUFFIX}"
 
 
 def _file(uri: str) -> str:

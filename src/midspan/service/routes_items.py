@@ -134,7 +134,7 @@ async def delete_item(request: Request, id: str) -> Response:
             count = gallery.delete([id])
             if count:
                 _told(gallery, "items delete", count=count, first=id)
-                core.places.discard(before[0].uri if before else None)
+                core.places.discard(id, before[0].uri if before else None)
         return {"deleted": count}
 
     return answer(await core.writing.run(remove))
@@ -203,7 +203,7 @@ def _put(
     gallery.put(parts[0], also=parts[1:], uris=[uri], payloads=[payload])
     _told(gallery, "items put", count=1, first=id)
     if before and before[0].uri != uri:
-        core.places.discard(before[0].uri)
+        core.places.discard(id, before[0].uri)
     return {"written": 1, "spaces": [part.space.fingerprint for part in parts]}
 
 
