@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 import torch
@@ -62,11 +63,12 @@ def batch(
     )
 
 
-def slow_p2s(method: AdvBCT, old: OldArtifacts, some: Batch, *, mean: bool = True) -> Tensor:
-    total, outside = torch.zeros((), dtype=torch.float64), 0
+def slow_p2s(method: AdvBCT, old: OldArtifacts, some: Batch) -> Tensor:
+    total, outside, bounded = torch.zeros((), dtype=torch.float64), 0, 0
     for vector, label in zip(some.vectors, some.labels.tolist(), strict=True):
         if int(old.counts[label]) < 2:
             continue
+        bounded += 1
         radius = old.radii[label].double()
         if method.looseness is not None:
             w = 1 / (1 + torch.exp(-method.looseness[label]))
@@ -74,7 +76,7 @@ def slow_p2s(method: AdvBCT, old: OldArtifacts, some: Batch, *, mean: bool = Tru
         excess = (vector / vector.norm() - old.centres[label].double()).norm() - radius
         if excess > 0:
             total, outside = total + excess, outside + 1
-    return total / max(outside, 1) if mean else total
+    return total / {"mean": max(outside, 1), "batch": max(bounded, 1), "sum": 1}[method.reduction]
 
 
 def slow_adversarial(method: AdvBCT, some: Batch) -> Tensor:
@@ -112,21 +114,21 @@ EVERYTHING = list(range(len(LABELS)))
 
 
 @pytest.mark.parametrize("elastic", [True, False])
-@pytest.mark.parametrize("reduction", ["mean", "sum"])
-def test_p2s_value_and_gradient(elastic: bool, reduction: str) -> None:
+@pytest.mark.parametrize("reduction", ["mean", "batch", "sum"])
+def test_p2s_value_and_gradient(elastic: bool, reduction: Literal["mean", "batch", "sum"]) -> None:
     old = artifacts()
     method = prepared(
         AdvBCT(
             adversarial_weight=0.0,
             p2s_weight=2.0,
             elastic=elastic,
-            reduction="sum" if reduction == "sum" else "mean",
+            reduction=reduction,
         ),
         old,
     )
     some = batch(EVERYTHING, old)
     fast = method(some)["p2s"]
-    reference = 2.0 * slow_p2s(method, old, some, mean=reduction == "mean")
+    reference = 2.0 * slow_p2s(method, old, some)
     assert float(reference.detach()) > 0
     torch.testing.assert_close(fast, reference)
     (gradient,) = torch.autograd.grad(fast, some.vectors, retain_graph=True)

@@ -33,6 +33,8 @@ class AdvBCT(Method):
     outside; the paper's equation is "sum") and reversal "rising", α = 2/(1 + e^(−10p)) − 1 with p
     the share of training done: released code. threshold 0.4: paper, figure 5 (released setting
     1.0). gamma "falling": paper, whose code has (E − e + 1)/E in epoch e of E.
+    The fewer samples are outside, the harder "mean" pushes each of them; "batch" (ours) divides by
+    all samples of bounded classes instead, and wants a larger weight (docs/methods/advbct.md).
 
     Departs:
     - One discriminator pass over new and old vectors together. The released code makes two, each
@@ -67,7 +69,7 @@ class AdvBCT(Method):
         adversarial_weight: float = 1.0,
         threshold: float = 0.4,
         elastic: bool = True,
-        reduction: Literal["mean", "sum"] = "mean",
+        reduction: Literal["mean", "batch", "sum"] = "mean",
         classes: Literal["all", "known"] = "all",
         tightening: float = 0.0,
         gamma: Literal["falling", "constant"] = "falling",
@@ -141,8 +143,9 @@ class AdvBCT(Method):
         boundaries, bounded = self.boundaries()[labels], self.bounded[labels]  # (B,), (B,)
         excess = (distances - boundaries).clamp_min(0.0) * bounded
         # No sample outside, or none of a bounded class: 0 that still has a gradient.
-        outside = (excess > 0).sum().clamp_min(1) if self.reduction == "mean" else 1
-        terms = {"p2s": self.p2s_weight * excess.sum() / outside}
+        over = {"mean": excess > 0, "batch": bounded}.get(self.reduction)
+        count = 1 if over is None else over.sum().clamp_min(1)
+        terms = {"p2s": self.p2s_weight * excess.sum() / count}
         if self.tightening:
             mean = (boundaries * bounded).sum() / bounded.sum().clamp_min(1)
             terms["tightening"] = self.tightening * mean
