@@ -117,6 +117,19 @@ def test_an_upgrade_from_nothing_to_all_and_back(
         assert Upgrade(gallery).status().phase == "none"
         assert gallery.space.name == "digits-v1"
 
+    page.click("#plan [type=submit]")  # again, now to the end; the new vectors are still there
+    page.click("#start")
+    page.click("dialog [type=submit]")
+    headline(visit, "Every item is new")
+    page.click('[data-action="finish"]')
+    assert "There is no way back" in page.inner_text("dialog")
+    page.click("dialog .danger")
+    headline(visit, "No upgrade is open")
+    page.wait_for_selector("#plan >> text=knows no encoder to upgrade to")
+    with Gallery.open(fresh.location) as gallery:
+        assert gallery.space.name == "digits-v2"
+        assert len(gallery.state.spaces) == 1
+
 
 @pytest.fixture
 def guarded(fresh: Shop, tmp_path: Path) -> Iterator[str]:
