@@ -122,7 +122,7 @@ def measure(world: World) -> Iterator[tuple[str, str, MixedCurve]]:
     )
     mixings: dict[str, ScoreMap | None] = {
         "plain": None,
-        "chosen": choose(labels=labels).scores,
+        "chosen": None,  # by order, below
         "neighbours": choose().scores,
     }
     before, after = part_scores(old[known], world.new[known], world.bridge)
@@ -139,7 +139,9 @@ def measure(world: World) -> Iterator[tuple[str, str, MixedCurve]]:
         hints = hints_for(
             plain_name, learnt_from, new=world.new[known], bridge=world.bridge, seed=world.seed
         )
-        order = np.argsort(-order_named(plain_name)(seen, hints), kind="stable")
+        first = order_named(plain_name)(seen, hints)
+        order = np.argsort(-first, kind="stable")
+        mixings["chosen"] = choose(labels=labels, priorities=first[known]).scores
         for mixing, scores in mixings.items():
             if mixing in ("plain", "chosen") or name in COMPARED:
                 yield name, mixing, curve(world, order, scores, line=len(_knots(scores)) == 2)

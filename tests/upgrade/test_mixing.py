@@ -13,7 +13,7 @@ from midspan.bridges import load_bridge
 from midspan.errors import EvaluationError
 from midspan.evaluation import backfill_curve, evaluate
 from midspan.spaces import Embeddings, FloatArray, Space
-from midspan.upgrade import Record, Upgrade, choose_scores, fit_scores
+from midspan.upgrade import Hints, Record, Upgrade, choose_scores, fit_scores, order_named
 from midspan.upgrade.mixing import match_odds
 from midspan.upgrade.scores import gallery_scores, mixed_curve
 from tests.upgrade.world import NEW, OLD, WIDE, bridge, ids, make, vectors
@@ -98,7 +98,7 @@ def test_the_choice_is_kept_with_the_upgrade(
         if not labelled:
             sample = Embeddings(sample.ids, sample.vectors, NEW)
             gallery.annotate({id: {} for id in ids(60)})
-        Upgrade.start(gallery, to=sample, calibrate=calibrate)
+        Upgrade.start(gallery, to=sample, calibrate=calibrate, order="random")
         record = Record.of(gallery.state)
         assert record is not None
         status, kept = Upgrade(gallery).status(), record.score_map()
@@ -106,7 +106,9 @@ def test_the_choice_is_kept_with_the_upgrade(
         if calibrate is False or (calibrate is None and not labelled):
             assert (status.mixing, kept) == (None, None)  # nothing was tried
             return
-        wanted = choose_scores(vectors(ids(60), OLD), sample, labels=sample.labels)
+        old = vectors(ids(60), OLD)
+        place = order_named("random")(old, Hints(seed=0))
+        wanted = choose_scores(old, sample, labels=sample.labels, priorities=place)
         values = np.linspace(-1, 1, 50)
         assert (kept is None) == (wanted.scores is None)
         if kept is not None and wanted.scores is not None:
@@ -133,7 +135,8 @@ def test_the_quality_of_a_choice_is_that_of_the_mixed_ranking() -> None:
     old, new = old[drawn], new[drawn]
     stale = gallery_scores(new.vectors, old.vectors, "cosine")
     fresh = gallery_scores(new.vectors, new.vectors, "cosine")
-    place = np.random.default_rng(2).permutation(120) / 120
+    order = np.argsort(-np.random.default_rng(2).random(120)[drawn])
+    place = np.argsort(order) / 120
     wanted = [
         average_precision(np.where(place < share, fresh, stale), new.columns["labels"])
         for share in (0.1, 0.3, 0.5, 0.7, 0.9)
@@ -151,6 +154,22 @@ def halved(meaning: Embeddings) -> tuple[Embeddings, Embeddings]:
     constant[-1] = np.sqrt(0.75)
     old = Embeddings(meaning.ids, (0.5 * rows + constant).astype(np.float32), before)
     return old, Embeddings(meaning.ids, rows, after)
+
+
+def test_the_order_of_the_upgrade_is_what_is_tried_out() -> None:
+    """At each share those of the highest priority are refreshed."""
+    old, new = vectors(ids(120), OLD), vectors(ids(120), NEW)
+    first = np.random.default_rng(5).random(120)
+    found = choose_scores(old, new, labels=new.labels, priorities=first)
+    stale = gallery_scores(new.vectors, old.vectors, "cosine")
+    fresh = gallery_scores(new.vectors, new.vectors, "cosine")
+    best_first = np.argsort(-first)
+    wanted = []
+    for share in (0.1, 0.3, 0.5, 0.7, 0.9):
+        refreshed = np.isin(np.arange(120), best_first[: int(120 * share)])
+        mixed = np.where(refreshed, fresh, stale)
+        wanted.append(average_precision(mixed, new.columns["labels"]))
+    assert found.quality["plain"] == pytest.approx(np.mean(wanted), abs=1e-6)
 
 
 def test_scores_on_another_scale_are_brought_back() -> None:

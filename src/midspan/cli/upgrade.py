@@ -189,7 +189,7 @@ def trail(
     if as_json:
         print_json({"trail": [asdict(entry) for entry in entries]})
     else:
-        print_trail(location, entries)
+        print_trail(entries)
 
 
 @app.command("pause")
@@ -249,12 +249,12 @@ def finish(
 ) -> None:
     """Drop the old vectors, for good."""
     with opened(location) as upgrade:
-        done = upgrade.finish(force=force)
+        done, space = upgrade.finish(force=force), upgrade.gallery.space
     if as_json:
         print_json({"location": location, **asdict(done)})
         return
     left = f"; {done.left:,} items are left to embed" if done.left else ""
-    print(f"{location} is in {done.space}; {done.dropped:,} old vectors dropped{left}")
+    print(f"{location} is in {space}; {done.dropped:,} old vectors dropped{left}")
 
 
 @app.command("rollback")
@@ -267,11 +267,11 @@ def rollback(
 ) -> None:
     """The old vectors answer again, from the next query on."""
     with opened(location) as upgrade:
-        done = upgrade.rollback(drop=drop)
+        done, space = upgrade.rollback(drop=drop), upgrade.gallery.space
     if as_json:
         print_json({"location": location, **asdict(done)})
         return
-    print(f"{location} is back in {done.space}")
+    print(f"{location} is back in {space}")
     if done.without:
         print(
             f"{done.without:,} items came without an old vector and are not found now; embed them "

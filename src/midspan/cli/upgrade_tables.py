@@ -58,17 +58,12 @@ def print_plan(plan: Plan) -> None:
         print(f"· {note}")
 
 
-def print_trail(location: str, entries: Sequence[Entry]) -> None:
-    rows = [
-        [
-            datetime.fromtimestamp(entry.when).astimezone().isoformat(sep=" ", timespec="seconds"),
-            entry.who,
-            entry.what,
-            ", ".join(f"{name} {value}" for name, value in entry.details.items()),
-        ]
-        for entry in entries
-    ]
-    print_table(f"{location}: audit trail", ["when", "who", "what", "details"], rows)
+def print_trail(entries: Sequence[Entry]) -> None:
+    """A line each, as in a log."""
+    for entry in entries:
+        when = datetime.fromtimestamp(entry.when).astimezone().isoformat(timespec="seconds")
+        details = ", ".join(f"{name} {value}" for name, value in entry.details.items())
+        print(f"{when} {entry.who} {entry.what}" + (f": {details}" if details else ""))
 
 
 def mixing_words(mixing: Mapping[str, Any]) -> str:

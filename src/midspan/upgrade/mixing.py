@@ -64,7 +64,7 @@ class _Sample:
     stale: Float64
     fresh: Float64
     matches: Bools
-    place: Float64  # (N,) each item's place in a random backfill, 0 to 1
+    place: Float64  # (N,) each item's place in the backfill, 0 to 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +82,7 @@ def choose_scores(
     *,
     bridge: Bridge | None = None,
     labels: Column | None = None,
+    priorities: Float64 | None = None,
     plain: bool = True,
     seed: int = 0,
 ) -> Mixing:
@@ -92,9 +93,11 @@ def choose_scores(
     unless the map is better beyond doubt and worse at no share of refreshed items. Without labels
     nothing can be tried out: the map is that of neighbours in the new space.
     bridge: as in `part_scores`; the sample should be none of the pairs that it was fitted on.
+    priorities: (N,) of the rows of `new`, in the upgrade's order: what is refreshed first matters.
+    Default: any order.
     plain: False if the scores of the two parts are of different kinds.
     """
-    sample = _sample(old, new, bridge=bridge, labels=labels, seed=seed)
+    sample = _sample(old, new, bridge=bridge, labels=labels, priorities=priorities, seed=seed)
     everyone = np.arange(len(sample.place))
     if labels is None:
         return Mixing("neighbours", {}, _as_map(_fit(sample, everyone), sample))
@@ -166,10 +169,14 @@ def _sample(
     *,
     bridge: Bridge | None,
     labels: Column | None,
+    priorities: Float64 | None = None,
     seed: int,
 ) -> _Sample:
     if labels is not None:
         new = new.with_columns({"labels": labels})
+    if priorities is None:
+        priorities = np.random.default_rng(seed + 2).random(len(new))
+    new = new.with_columns({"priority": priorities})
     old, new = old.paired_with(new)
     if len(old) < FEWEST:
         raise EvaluationError(
@@ -185,7 +192,9 @@ def _sample(
         near = _nearest(fresh)
         matches = near & near.T
     np.fill_diagonal(matches, val=False)
-    place = np.random.default_rng(seed + 2).permutation(len(rows)) / len(rows)
+    ranked = np.argsort(-new.columns["priority"][rows], kind="stable")
+    place = np.empty(len(rows))
+    place[ranked] = np.arange(len(rows)) / len(rows)
     return _Sample(stale, fresh, matches, place)
 
 

@@ -19,8 +19,8 @@ from midspan.spaces import Embeddings, Space
 from midspan.upgrade.embed import Embed, embed_all
 from midspan.upgrade.gate import gate
 from midspan.upgrade.mixing import Mixing
-from midspan.upgrade.orders import order_named
-from midspan.upgrade.priorities import hints_for, paired_sample
+from midspan.upgrade.orders import Float64
+from midspan.upgrade.priorities import order_hints, paired_sample, priorities_of
 from midspan.upgrade.scores import mixed_curve
 from midspan.upgrade.start import mixing_for
 
@@ -80,8 +80,15 @@ def make_plan(
         size = len(mine)
         try:
             evidence = _gate(mine, theirs, mode=mode, bridge=bridge).to_dict()
-            mixing = mixing_for(mine, theirs, mode=mode, bridge=bridge, calibrate=calibrate)
-            curve = _curve(mine, theirs, order=order, bridge=bridge, mixing=mixing)
+            forward = bridge if mode == "map-gallery" else None
+            hints = order_hints(
+                gallery, order, old=old.fingerprint, sample=sample, seed=0, by=forward
+            )
+            place = priorities_of(gallery, order, hints, mine)
+            mixing = mixing_for(
+                mine, theirs, mode=mode, bridge=bridge, calibrate=calibrate, priorities=place
+            )
+            curve = _curve(mine, theirs, place, bridge=bridge, mixing=mixing)
         except MidspanError as error:
             notes.append(f"no full evidence: {error}")
     else:
@@ -141,25 +148,20 @@ def _gate(mine: Embeddings, theirs: Embeddings, *, mode: str, bridge: Bridge | N
 def _curve(
     mine: Embeddings,
     theirs: Embeddings,
+    priorities: Float64 | None,
     *,
-    order: str,
     bridge: Bridge | None,
     mixing: Mixing | None,
 ) -> dict[str, Any] | None:
-    if theirs.labels is None:
+    if theirs.labels is None or priorities is None:
         return None
     rows = np.sort(np.random.default_rng(0).permutation(len(mine))[:ASKED])
-    mine, theirs = mine[rows], theirs[rows]
-    columns = {"created": np.zeros(len(mine)), "seen": np.zeros(len(mine))}
-    forward = bridge if bridge is not None and bridge.source.same_as(mine.space) else None
-    hints = hints_for(order, mine, new=theirs, bridge=forward)
-    chosen = order_named(order)(mine.with_columns(columns), hints)
     curve = mixed_curve(
-        mine,
-        theirs,
+        mine[rows],
+        theirs[rows],
         bridge=bridge,
-        labels=theirs.columns["labels"],
-        order=np.argsort(-chosen, kind="stable"),
+        labels=theirs.columns["labels"][rows],
+        order=np.argsort(-priorities[rows], kind="stable"),
         fractions=np.linspace(0.0, 1.0, POINTS),
         scores=None if mixing is None else mixing.scores,
     )

@@ -14,7 +14,7 @@ from midspan.bridges.base import unit
 from midspan.errors import ConfigError
 from midspan.gallery import Gallery, Item
 from midspan.spaces import Embeddings, FloatArray, IntArray, StrArray
-from midspan.upgrade.orders import CENTRES, LEARNT, Hints, chance, order_named
+from midspan.upgrade.orders import CENTRES, LEARNT, Float64, Hints, chance, order_named
 
 PAGE = 5000
 SAMPLE = 20_000  # items that class centres are computed from
@@ -43,6 +43,40 @@ def prioritise(
             looked += len(items)
             done(len(items))
     return looked
+
+
+def priorities_of(
+    gallery: Gallery, order: str, hints: Hints | None, old: Embeddings
+) -> Float64 | None:
+    """(N,) the priorities that these items would get; None if there is nothing to put in order."""
+    if hints is None:
+        return None
+    items = gallery.store.get(old.ids.tolist())
+    return order_named(order)(_with_columns(old, items), hints)
+
+
+def order_hints(
+    gallery: Gallery,
+    order: str,
+    *,
+    old: str,
+    sample: Embeddings | None,
+    seed: int,
+    by: Bridge | None,
+) -> Hints | None:
+    """What the order wants to know of this gallery; None if there is nothing to put in order.
+
+    Orders that are learnt may be refused here; the others can always be written.
+    """
+    if order not in (*CENTRES, *LEARNT):
+        return Hints(seed=seed, now=time.time())
+    if order in LEARNT and sample is not None:
+        known = gallery.store.vectors(sample.ids.tolist(), space=old)
+    else:
+        known = sample_items(gallery, space=old, seed=seed)
+    if order in CENTRES and len(known) < 2:
+        return None
+    return hints_for(order, known, new=sample, bridge=by, seed=seed)
 
 
 def hints_for(

@@ -13,8 +13,8 @@ from midspan.gallery import Gallery, State
 from midspan.spaces import Embeddings, Space
 from midspan.upgrade.mapping import bridge_of, check_bridge, load_for, map_items, mapped_space
 from midspan.upgrade.mixing import FEWEST, Mixing, choose_scores
-from midspan.upgrade.orders import CENTRES, LEARNT, Hints, order_named
-from midspan.upgrade.priorities import hints_for, paired_sample, prioritise, sample_items
+from midspan.upgrade.orders import Float64, Hints, order_named
+from midspan.upgrade.priorities import order_hints, paired_sample, priorities_of, prioritise
 from midspan.upgrade.record import MODES, Mode, Record, change, open_record, score_map_json
 
 
@@ -47,10 +47,12 @@ def start(
             raise _already_open(gallery, before)
     else:
         old = check_start(gallery, gallery.state, new, mode=mode, bridge=bridge)
-        _check_metrics(old, new, mode=mode, calibrate=calibrate, sample=sample)
-        if order in LEARNT:  # may be refused; the other orders always can be written
-            forward = load_bridge(bridge) if bridge and mode == "map-gallery" else None
-            _order_hints(gallery, order, old=old.fingerprint, sample=sample, seed=seed, by=forward)
+        _check_scores(old, new, mode=mode, calibrate=calibrate, sample=sample)
+        made = load_bridge(bridge) if bridge else None
+        forward = made if mode == "map-gallery" else None
+        hints = order_hints(
+            gallery, order, old=old.fingerprint, sample=sample, seed=seed, by=forward
+        )
         record = Record(
             mode=mode,
             old=old.fingerprint,
@@ -59,11 +61,20 @@ def start(
             started=time.time(),
             rollback=rollback,
         )
-        record = _calibrated(gallery, record, sample, bridge=bridge, calibrate=calibrate)
+        if sample is not None:
+            mine, theirs = paired_sample(gallery, record.old, sample)
+            place = priorities_of(gallery, order, hints, mine)
+            found = mixing_for(
+                mine, theirs, mode=mode, bridge=made, calibrate=calibrate, priorities=place
+            )
+            record = record if found is None else _with_mixing(record, found)
         if mode != "direct":
             folder, digest = load_for(bridge, mode=mode, old=old, new=new)
             record = dataclasses.replace(record, bridge=folder, digest=digest)
         _open(gallery, record, old=old, new=new, bridge=bridge)
+        _map(gallery, show=show)
+        _write_order(gallery, order, hints, show=show)
+        return
     _map(gallery, show=show)
     reorder(gallery, order, sample=sample, seed=seed, show=show)
 
@@ -102,8 +113,12 @@ def reorder(
     """Write the priorities of what is left; at any time, with any order."""
     record = open_record(gallery)
     forward = bridge_of(record) if record.mode == "map-gallery" else None
-    hints = _order_hints(gallery, order, old=record.old, sample=sample, seed=seed, by=forward)
-    looked = 0
+    hints = order_hints(gallery, order, old=record.old, sample=sample, seed=seed, by=forward)
+    return _write_order(gallery, order, hints, show=show)
+
+
+def _write_order(gallery: Gallery, order: str, hints: Hints | None, *, show: bool) -> int:
+    record, looked = open_record(gallery), 0
     if hints is not None:
         looked = prioritise(gallery, order, hints, space=record.old, show=show)
 
@@ -115,27 +130,6 @@ def reorder(
 
     change(gallery, step, what="upgrade order", details={"order": order, "items": looked})
     return looked
-
-
-def _order_hints(
-    gallery: Gallery,
-    order: str,
-    *,
-    old: str,
-    sample: Embeddings | None,
-    seed: int,
-    by: Bridge | None,
-) -> Hints | None:
-    """What the order wants to know of this gallery; None if there is nothing to put in order."""
-    if order not in (*CENTRES, *LEARNT):
-        return Hints(seed=seed, now=time.time())
-    if order in LEARNT and sample is not None:
-        known = gallery.store.vectors(sample.ids.tolist(), space=old)
-    else:
-        known = sample_items(gallery, space=old, seed=seed)
-    if order in CENTRES and len(known) < 2:
-        return None
-    return hints_for(order, known, new=sample, bridge=by, seed=seed)
 
 
 def space_of(to: Space | HasSpace) -> Space:
@@ -150,27 +144,7 @@ def sample_of(to: Space | HasSpace, sample: Embeddings | None) -> Embeddings | N
     return sample
 
 
-def _calibrated(
-    gallery: Gallery,
-    record: Record,
-    sample: Embeddings | None,
-    *,
-    bridge: str | Path | None,
-    calibrate: bool | None,
-) -> Record:
-    """With the mixing that ranks best on the sample's items."""
-    if sample is None:
-        if calibrate:
-            raise ConfigError(
-                "calibrated scores are learnt from items that have both vectors: give a sample of "
-                "new vectors (--to NEW.npz)"
-            )
-        return record
-    old, new = paired_sample(gallery, record.old, sample)
-    made = None if bridge is None else load_bridge(bridge)
-    found = mixing_for(old, new, mode=record.mode, bridge=made, calibrate=calibrate)
-    if found is None:
-        return record
+def _with_mixing(record: Record, found: Mixing) -> Record:
     return dataclasses.replace(
         record,
         scores=None if found.scores is None else score_map_json(found.scores),
@@ -185,6 +159,7 @@ def mixing_for(
     mode: str,
     bridge: Bridge | None,
     calibrate: bool | None,
+    priorities: Float64 | None,
 ) -> Mixing | None:
     """How the scores of the two parts are brought together; None: as they are, untried.
 
@@ -194,7 +169,9 @@ def mixing_for(
     enough = len(old) >= FEWEST and new.labels is not None
     if calibrate is False or (calibrate is None and comparable and not enough):
         return None
-    return choose_scores(old, new, bridge=bridge, labels=new.labels, plain=comparable)
+    return choose_scores(
+        old, new, bridge=bridge, labels=new.labels, priorities=priorities, plain=comparable
+    )
 
 
 def check_start(
@@ -230,10 +207,15 @@ def check_start(
     return old
 
 
-def _check_metrics(
+def _check_scores(
     old: Space, new: Space, *, mode: str, calibrate: bool | None, sample: Embeddings | None
 ) -> None:
-    learnt = calibrate or (calibrate is None and sample is not None)
+    if calibrate and sample is None:
+        raise ConfigError(
+            "calibrated scores are learnt from items that have both vectors: give a sample of new "
+            "vectors (--to NEW.npz)"
+        )
+    learnt = calibrate is not False and sample is not None
     if mode == "map-query" and old.metric != new.metric and not learnt:
         raise SpaceMismatch(
             f"scores in {old} and {new} are of different kinds and cannot be merged as they are; "
