@@ -14,6 +14,7 @@ benchmarks/results/crash.csv, and one for all; exit code 1 if anything was wrong
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
 import json
 import os
@@ -32,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psycopg
 from tests.gallery.postgres import Postgres, binaries
 from tests.upgrade.world import (
     NEW,
@@ -57,6 +59,7 @@ PHASES = ("add", "start", "backfill", "rollback", "finish")
 MODES: tuple[Mode, ...] = ("direct", "map-query", "map-gallery")
 BUSY = 0.4  # seconds of adding or backfilling within which the kill falls
 ITEMS = 300
+REVIVAL = 600.0  # seconds that a killed server has to come back
 
 Model = dict[str, str]  # id → uri
 
@@ -143,6 +146,19 @@ class Victim:
                 self.write()
 
 
+def revive(server: Postgres) -> None:
+    """On a busy disk PostgreSQL needs minutes until it has synced all files after a crash."""
+    until = time.monotonic() + REVIVAL
+    with contextlib.suppress(RuntimeError):  # of one that takes long
+        server.start()
+    while time.monotonic() < until:
+        with contextlib.suppress(psycopg.OperationalError):
+            psycopg.connect(server.url(), connect_timeout=5).close()
+            return
+        time.sleep(0.2)
+    raise RuntimeError("the server did not come back")
+
+
 # ---- one gallery and its kills
 
 
@@ -173,7 +189,7 @@ class Life:
             said = victim.stdout.readlines()
             victim.wait()
         if server is not None:
-            server.start()
+            revive(server)
         return moment, [json.loads(line) for line in said if line.endswith("\n")]
 
     def check(self, phase: str, said: list[Any]) -> list[str]:

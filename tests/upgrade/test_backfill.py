@@ -15,7 +15,7 @@ import pytest
 from midspan.errors import ConfigError, EncoderError, ImageError, SpaceMismatch
 from midspan.gallery import Gallery, Item
 from midspan.spaces import Embeddings
-from midspan.upgrade import Embed, Embedded, Latency, Settings, Upgrade, from_embeddings
+from midspan.upgrade import Embed, Embedded, Latency, Settings, Upgrade, backfill, from_embeddings
 from midspan.upgrade.gate import Check, GateResult
 from tests.upgrade.world import (
     NEW,
@@ -211,7 +211,7 @@ def test_slow_searches_slow_the_backfill_down(upgrade: Upgrade) -> None:
     def seconds(p99: float) -> float:
         started = time.monotonic()
         latency = Latency(p99=lambda: p99, ceiling=0.05)
-        upgrade.run(encoder(NEW), limit=24, latency=latency, settings=Settings(batch=4))
+        upgrade.run(encoder(NEW), limit=24, latency=latency, settings=Settings(batch=4, growth=1))
         return time.monotonic() - started
 
     quick, slow = seconds(0.01), seconds(0.5)
@@ -328,3 +328,21 @@ def test_searches_from_threads_never_fail_during_a_whole_upgrade(upgrade: Upgrad
         for thread in threads:
             thread.join()
     assert errors == []
+
+
+def test_batches_of_a_quick_encoder_grow_and_those_of_a_slow_one_shrink(
+    upgrade: Upgrade, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    see_all = encoder(NEW)
+
+    def embed(items: Sequence[Item]) -> Embedded:
+        sizes.append(len(items))
+        if len(sizes) == 4:
+            monkeypatch.setattr(backfill, "QUICK", -1.0)  # from now on every batch is slow
+        return see_all(items)
+
+    upgrade.run(embed, settings=Settings(batch=2, growth=8))
+    assert sizes[:5] == [2, 4, 8, 16, 8]
+    assert sum(sizes) == 60
+    assert min(sizes[:-1]) >= 2

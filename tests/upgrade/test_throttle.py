@@ -7,7 +7,7 @@ import time
 import pytest
 
 from midspan.errors import ConfigError
-from midspan.upgrade.throttle import LONGEST, SHORTEST, Latency, Throttle
+from midspan.upgrade.throttle import LONGEST, SHORTEST, SMALL, Latency, Throttle
 
 
 def rested(throttle: Throttle) -> float:
@@ -47,6 +47,18 @@ def test_the_rest_doubles_while_searches_are_slow_and_halves_after() -> None:
     for _ in range(12):
         throttle.wait(lambda: False)
     assert throttle.rest == 0.0
+
+
+def test_batches_are_small_while_searches_are_slow() -> None:
+    now = [0.2]
+    throttle = Throttle(latency=Latency(p99=lambda: now[0], ceiling=0.1))
+    assert throttle.batch(512) == 512
+    throttle.wait(lambda: False)
+    assert throttle.batch(512) == SMALL
+    assert throttle.batch(5) == 5
+    now[0] = 0.05
+    throttle.wait(lambda: False)
+    assert throttle.batch(512) == 512
 
 
 def test_no_searches_no_rest() -> None:

@@ -21,7 +21,7 @@ NEW = Space("new", 12, fingerprint="f-new", compatible_with=("f-old",))  # direc
 WIDE = Space("wide", 16, fingerprint="f-wide")  # bridged
 STRANGER = Space("stranger", 12, fingerprint="f-stranger")
 CLASSES = 6
-QUICK = Settings(batch=8, lease=0.6, retries=2, back_off=0.02)
+QUICK = Settings(batch=8, growth=1, lease=0.6, retries=2, back_off=0.02)
 STORES = ("memory", "sqlite")
 
 _rng = np.random.default_rng(7)

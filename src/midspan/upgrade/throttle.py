@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from midspan.errors import ConfigError
 
 SHORTEST, LONGEST = 0.01, 2.0  # seconds of rest before a batch while searches are slow
+SMALL = 32  # items in a batch while searches are slow
 NAP = 0.1  # a longer rest looks round in between
 
 
@@ -34,7 +35,13 @@ class Throttle:
         self._next = 0.0  # when the rate allows the next batch
 
     def batch(self, wanted: int) -> int:
-        """At a low rate smaller batches, so that the work is even within a second."""
+        """At a low rate smaller batches, so that the work is even within a second.
+
+        Smaller ones too while searches are slow: a search that comes in the middle of a batch
+        meets all of it.
+        """
+        if self.rest > 0:
+            wanted = max(1, min(wanted, SMALL))
         return wanted if self.max_rate is None else max(1, min(wanted, int(self.max_rate)))
 
     def done(self, count: int) -> None:
