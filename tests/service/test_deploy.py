@@ -1,0 +1,108 @@
+"""The Dockerfile and the compose file, looked at without a container engine."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import typer.main
+
+from midspan.cli import app
+
+ROOT = Path(__file__).parents[2]
+yaml = importlib.import_module("yaml")  # comes with uvicorn's extras, without types
+INSTRUCTIONS = {
+    *("FROM", "ENV", "WORKDIR", "COPY", "RUN", "USER", "VOLUME", "EXPOSE", "HEALTHCHECK"),
+    "ENTRYPOINT",
+}
+
+
+def instructions() -> list[tuple[str, str]]:
+    text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    joined = re.sub(r"\\\n\s*", " ", text)
+    lines = [line for line in joined.splitlines() if line.strip() and not line.startswith("#")]
+    return [(line.split()[0], line.split(maxsplit=1)[1]) for line in lines]
+
+
+def flags(verb: str) -> set[str]:
+    command: Any = typer.main.get_command(app)
+    return {flag for option in command.commands[verb].params for flag in option.opts}
+
+
+def test_the_dockerfile_is_well_formed() -> None:
+    found = instructions()
+    names = [name for name, _ in found]
+    assert names[0] == "FROM"
+    assert set(names) <= INSTRUCTIONS
+    assert not found[0][1].endswith(":latest")
+    assert ":" in found[0][1]
+    users = [value for name, value in found if name == "USER"]
+    assert users == ["midspan"], "it must not run as root"
+    assert names.index("USER") < names.index("ENTRYPOINT")
+    entry = json.loads(dict(found)["ENTRYPOINT"])
+    assert entry[:2] == ["midspan", "serve"]
+    assert {part for part in entry if part.startswith("--")} <= flags("serve")
+    check = dict(found)["HEALTHCHECK"]
+    assert json.loads(check[check.index("[") :])[0] == "python"
+
+
+def test_all_that_is_copied_is_there_and_not_ignored() -> None:
+    ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").split()
+    for name, value in instructions():
+        if name != "COPY":
+            continue
+        for source in value.split()[:-1]:
+            assert (ROOT / source).exists(), source
+            assert f"!{source}" in ignored, source
+
+
+def test_the_extras_of_the_image_exist() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    wanted = re.search(r'"\.\[([a-z,]+)\]"', (ROOT / "Dockerfile").read_text())
+    assert wanted is not None
+    assert set(wanted[1].split(",")) <= set(extras)
+
+
+def test_the_compose_file_is_well_formed_and_closed() -> None:
+    document = yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))
+    assert set(document) == {"services", "volumes"}
+    services = document["services"]
+    assert set(services) == {"midspan", "postgres", "milvus"}
+    for name, service in services.items():
+        assert ("image" in service) != ("build" in service), name
+        assert not str(service.get("image", ":x")).endswith(":latest")
+        for volume in service["volumes"]:
+            source = volume.split(":")[0]
+            assert source.startswith("./") or source in document["volumes"], volume
+        for port in service.get("ports", []):
+            assert port.startswith("127.0.0.1:"), "open to other machines by default"
+    ours = services["midspan"]
+    assert {part for part in ours["command"] if part.startswith("--")} <= flags("serve")
+    for secret in ("MIDSPAN_READ_TOKEN", "MIDSPAN_ADMIN_TOKEN"):
+        assert ours["environment"][secret].startswith(f"${{{secret}:?"), "no default secrets"
+    assert services["postgres"]["environment"]["POSTGRES_PASSWORD"].startswith("${")
+    assert set(ours["depends_on"]) <= set(services)
+
+
+def test_every_setting_and_route_is_documented() -> None:
+    from dataclasses import fields
+
+    from midspan.service.routes import TABLE
+    from midspan.service.settings import Limits, Settings
+
+    page = (ROOT / "docs" / "service.md").read_text(encoding="utf-8")
+    block = page.split("## Settings file")[1].split("```")[1].removeprefix("toml")
+    shown = tomllib.loads(block)
+    assert shown.pop("limits") == {f.name: f.default for f in fields(Limits)}
+    flagged = {name.removeprefix("--").replace("-", "_") for name in flags("serve")}
+    assert set(shown) | flagged >= {f.name for f in fields(Settings)} - {"limits"}
+    assert set(shown) <= {f.name for f in fields(Settings)}
+    for route in TABLE:
+        last = route.path.replace("{id:path}", "ID").replace("{name}", "…")
+        assert last in page or f"`{last.rpartition('/')[2]}`" in page, route.path
