@@ -15,12 +15,13 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from midspan import Embeddings, Space
+from midspan.cli import upgrade_sources
 from midspan.cli.upgrade import app
 from midspan.cli.upgrade_sources import embed_images
 from midspan.errors import ConfigError, GalleryError, MidspanError, SpaceMismatch
 from midspan.gallery import Gallery, Item
 from midspan.upgrade import routing
-from tests.upgrade.world import NEW, OLD, WIDE, add, bridge, ids, make, vectors
+from tests.upgrade.world import NEW, OLD, WIDE, add, bridge, encoder, ids, make, vectors
 
 Run = Callable[..., dict[str, Any]]
 
@@ -93,6 +94,22 @@ def test_bridged_and_rolled_back(run: Run, shop: str, tmp_path: Path, mode: str)
     assert rolled["space"] == "f-old"
     assert rolled["dropped"] >= 30
     assert run("status", shop)["phase"] == "none"
+
+
+def test_an_encoder_embeds_a_sample_for_the_evidence(
+    run: Run, shop: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upgrade_sources, "encoder_named", lambda name: (NEW, encoder(NEW)))
+    monkeypatch.setattr("midspan.cli.upgrade.encoder_named", lambda name: (NEW, encoder(NEW)))
+    planned = run("plan", shop, "--encoder", "runs/new")
+    assert planned["sample"] == 60
+    assert planned["gate"]["labelled"]
+    assert planned["seconds"] > 0
+    assert run("plan", shop, "--encoder", "runs/new", "--sample", 0)["sample"] == 0
+    started = run("start", shop, "--encoder", "runs/new")
+    assert started["mixing"] == planned["mixing"]
+    assert (started["old"], started["new"]) == (60, 0)
+    assert run("run", shop, "--encoder", "runs/new")["new"] == 60
 
 
 def test_failures_are_listed_and_tried_again(run: Run, shop: str, tmp_path: Path) -> None:

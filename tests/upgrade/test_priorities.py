@@ -8,8 +8,8 @@ import pytest
 from midspan.gallery import Gallery
 from midspan.upgrade import Upgrade
 from midspan.upgrade.orders import order_named
-from midspan.upgrade.priorities import hints_for, sample_items
-from tests.upgrade.world import NEW, OLD, ids, label, picture, vectors
+from midspan.upgrade.priorities import embed_sample, hints_for, sample_items
+from tests.upgrade.world import NEW, OLD, encoder, ids, label, picture, vectors
 
 
 def work(gallery: Gallery) -> list[str]:
@@ -68,3 +68,20 @@ def test_a_sample_is_chosen_by_id_and_knows_the_labels(gallery: Gallery) -> None
     assert 8 <= len(part) <= 35
     assert part.ids.tolist() == sample_items(gallery, space="f-old", count=20).ids.tolist()
     assert part.ids.tolist() != sample_items(gallery, space="f-old", count=20, seed=1).ids.tolist()
+
+
+def test_a_sample_is_embedded_from_the_gallery_s_own_items(
+    gallery: Gallery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("midspan.upgrade.priorities.PAGE", 7)
+    made = embed_sample(gallery, encoder(NEW, missing=["i0004"]), space=NEW, count=60)
+    assert made is not None
+    assert set(made.ids.tolist()) == set(ids(60)) - {"i0004"}
+    assert np.array_equal(made.vectors, vectors(made.ids.tolist(), NEW).vectors)
+    part = embed_sample(gallery, encoder(NEW), space=NEW, count=20)
+    assert part is not None
+    assert 8 <= len(part) <= 34  # each by its own chance
+    again = embed_sample(gallery, encoder(NEW), space=NEW, count=20)
+    assert again is not None
+    assert again.ids.tolist() == part.ids.tolist()
+    assert embed_sample(gallery, encoder(NEW, corrupt=ids(60)), space=NEW, count=60) is None

@@ -13,6 +13,7 @@ from midspan.cli.upgrade_sources import (
     embed_from,
     encoder_named,
     opened,
+    sample_from,
     shadow_from,
     target_from,
     watched,
@@ -40,6 +41,11 @@ CALIBRATE = typer.Option(
     help="Bring scores of old and new vectors to one scale: better ranking, two searches. Default: "
     "if that ranks better on held-out queries of --to NEW.npz, with labels.",
 )
+SAMPLE = typer.Option(
+    min=0,
+    help="With --encoder: items embedded first, from which evidence and scales of scores are "
+    "learnt. Best where items have labels.",
+)
 SHADOW_OLD = typer.Option(help="Queries of the old encoder, best with labels: .npz.")
 SHADOW_NEW = typer.Option(help="The same queries (by id) of the new encoder: .npz.")
 MAX_FLIPS = typer.Option(help="Share of the shadow queries that may turn from right to wrong.")
@@ -56,6 +62,7 @@ def plan(
     bridge: Annotated[Path | None, BRIDGE] = None,
     order: Annotated[str, ORDER] = "uncertainty",
     calibrate: Annotated[bool | None, CALIBRATE] = None,
+    sample: Annotated[int, SAMPLE] = 300,
     as_json: bool = JSON_OPTION,
 ) -> None:
     """What an upgrade would do, how long it takes and what the gate says. Writes nothing."""
@@ -68,6 +75,7 @@ def plan(
             bridge=bridge,
             order=order,
             calibrate=calibrate,
+            sample=sample_from(upgrade.gallery, to, encoder, count=sample),
             embed=embed,
         )
     if as_json:
@@ -85,9 +93,10 @@ def start(
     bridge: Annotated[Path | None, BRIDGE] = None,
     order: Annotated[str, ORDER] = "uncertainty",
     calibrate: Annotated[bool | None, CALIBRATE] = None,
+    sample: Annotated[int, SAMPLE] = 300,
     as_json: bool = JSON_OPTION,
 ) -> None:
-    """From the next query on the new encoder answers. No image is read yet."""
+    """From the next query on the new encoder answers. No image is read but those of the sample."""
     with opened(location) as upgrade:
         upgrade.start(
             upgrade.gallery,
@@ -96,6 +105,7 @@ def start(
             bridge=bridge,
             order=order,
             calibrate=calibrate,
+            sample=sample_from(upgrade.gallery, to, encoder, count=sample),
             show=True,
         )
         print_status(upgrade.status(), as_json=as_json)

@@ -52,6 +52,18 @@ def embed_from(embeddings: Path | None, encoder: str | None) -> Embed:
     return encoder_named(encoder)[1]
 
 
+def sample_from(
+    gallery: Gallery, to: Path | None, encoder: str | None, *, count: int
+) -> Embeddings | None:
+    """New vectors of some items; None where --to gives them, or where none can be embedded."""
+    from midspan.upgrade.priorities import embed_sample
+
+    if to is not None or encoder is None or not count:
+        return None
+    space, embed = encoder_named(encoder)
+    return embed_sample(gallery, embed, space=space, count=count)
+
+
 @functools.cache
 def encoder_named(name: str) -> tuple[Space, Embed]:
     from midspan.encoders import load_encoder

@@ -13,7 +13,8 @@ from midspan.bridges import Bridge, Confidence, Ridge
 from midspan.bridges.base import unit
 from midspan.errors import ConfigError
 from midspan.gallery import Gallery, Item
-from midspan.spaces import Embeddings, FloatArray, IntArray, StrArray
+from midspan.spaces import Embeddings, FloatArray, IntArray, Space, StrArray
+from midspan.upgrade.embed import Embed, embed_all
 from midspan.upgrade.orders import CENTRES, LEARNT, Float64, Hints, chance, order_named
 
 PAGE = 5000
@@ -135,6 +136,24 @@ def sample_items(gallery: Gallery, *, space: str, count: int = SAMPLE, seed: int
         space=known,
         columns={name: np.concatenate([part.columns[name] for part in parts]) for name in columns},
     )
+
+
+def embed_sample(
+    gallery: Gallery, embed: Embed, *, space: Space, count: int, seed: int = 0
+) -> Embeddings | None:
+    """New vectors of about `count` items chosen by their ids alone, made now; None if none can be.
+
+    The evidence of a plan and the mixing of scores are learnt from them.
+    """
+    share = count / max(len(gallery), 1)
+    items = [
+        item
+        for page in _pages(gallery, missing=None)
+        for item in page
+        if chance(item.id, seed) < share
+    ]
+    made = embed_all(embed, items, space=space).vectors if items else None
+    return made if made is not None and len(made) else None
 
 
 def paired_sample(
