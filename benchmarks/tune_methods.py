@@ -25,30 +25,39 @@ from midspan.training.bench.rows import make_rows
 from midspan.training.bench.worker import work
 
 RESULTS = Path(__file__).parent / "results" / "tune_methods.csv"
-CLASSES = {"omniglot32": 300, "flowers32": 71}
-EPOCHS = {"omniglot32": 10, "flowers32": 12}
+CLASSES = {"omniglot32": 600, "flowers32": 71}
+EPOCHS = {"omniglot32": 8, "flowers32": 12}
+SCHEDULE = "small-cnn width 24, batch 128"
 AUGMENT = {"omniglot32": ["affine"], "flowers32": ["affine", "flip", "light"]}
 GRID: dict[str, list[dict[str, Any]]] = {
     "advbct": [
         {"reduction": "sum", "p2s_weight": 0.2},
-        {"reduction": "sum", "p2s_weight": 0.2, "adversarial_weight": 0.0},
         {"reduction": "sum", "p2s_weight": 0.1},
-        {"reduction": "sum", "p2s_weight": 0.2, "adversarial_weight": 3.0},
+        {"reduction": "sum", "p2s_weight": 0.2, "adversarial_weight": 0.0},
         {"p2s_weight": 10.0},
         {},
     ],
-    "lce": [{"align": 10.0, "boundary": 3.0}, {"align": 10.0}, {}],
-    "unibct": [{"scale": 12.0, "margin": 0.0}, {}, {"weight": 3.0, "scale": 12.0, "margin": 0.0}],
-    "bct": [
-        {"classifier": "centres"},
-        {"classifier": "centres", "weight": 3.0},
-        {},
-        {"classifier": "centres", "scale": 12.0, "weight": 2.0},
+    "lce": [
+        {"align": 10.0, "boundary": 3.0},
+        {"align": 10.0, "boundary": 10.0},
+        {"align": 30.0, "boundary": 3.0},
+        {"align": 1.0, "boundary": 1.0},
     ],
-    "hot_refresh": [{"temperature": 0.1}, {}],
-    "mixbct": [{}, {"share": 0.5}],
+    "unibct": [
+        {"scale": 12.0, "margin": 0.0},
+        {"weight": 3.0, "scale": 12.0, "margin": 0.0},
+        {"scale": 30.0, "margin": 0.3},
+    ],
+    "bct": [
+        {"classifier": "centres", "weight": 3.0},
+        {"classifier": "centres", "weight": 1.0},
+        {"classifier": "centres", "scale": 12.0, "weight": 2.0},
+        {"classifier": "synthesised", "weight": 1.0},
+    ],
+    "hot_refresh": [{"temperature": 0.1}, {"temperature": 0.05}],
+    "mixbct": [{"share": 0.3}, {"share": 0.5}],
     "simplex": [{}],
-    "l2": [{}, {"weight": 3.0}],
+    "l2": [{"weight": 10.0}, {"weight": 3.0}],
 }
 
 
@@ -89,7 +98,11 @@ def main() -> None:
             answer = {} if job.finished else work(job.task())  # here: a process costs more
             if "reason" in answer:
                 print(label(method, settings), "failed:", answer["reason"], flush=True)
-        rows = [{"set": given.set, **row(one, method, settings)} for one in make_rows(jobs)]
+        schedule = f"{CLASSES[given.set]} classes, {SCHEDULE}, {EPOCHS[given.set]} epochs"
+        rows = [
+            {"set": given.set, "schedule": schedule, **row(one, method, settings)}
+            for one in make_rows(jobs)
+        ]
         write(rows, given.out)
 
 
@@ -138,8 +151,9 @@ def write(rows: list[dict[str, Any]], path: Path) -> None:
     if path.exists():
         with path.open(newline="", encoding="utf-8") as file:
             kept = list(csv.DictReader(file))
-    fresh = {(one["set"], one["candidate"]) for one in rows}
-    everything = [one for one in kept if (one["set"], one["candidate"]) not in fresh] + rows
+    names = ("set", "schedule", "candidate")
+    fresh = {tuple(one[name] for name in names) for one in rows}
+    everything = [one for one in kept if tuple(one[name] for name in names) not in fresh] + rows
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, fieldnames=list(rows[0]))

@@ -198,7 +198,7 @@ def test_learnt_widths_start_between_minus_one_and_one() -> None:
 
 def test_p2s_is_zero_exactly_inside() -> None:
     old = artifacts()
-    method = prepared(AdvBCT(elastic=False), old)
+    method = prepared(AdvBCT(elastic=False, p2s_weight=1.0), old)
     unit = old.vectors[:15]  # classes 0, 1 and 2
     centres, radii = old.centres[old.labels[:15]], old.radii[old.labels[:15]]
     for row in range(15):

@@ -89,7 +89,7 @@ def test_old_rows_only_count_known_classes() -> None:
     known = classifier()
     old = artifacts(known)
     some = batch([0, 1, 2, 3], old)  # classes 0 and 2 are known
-    fast = prepared(BCT(classifier="old"), old)(some)["influence"]
+    fast = prepared(BCT(weight=1.0, classifier="old"), old)(some)["influence"]
     losses = [
         slow_cross_entropy(some.vectors[i], list(known.rows), t, 10.0) for i, t in ((0, 2), (2, 0))
     ]
@@ -101,7 +101,7 @@ def test_old_rows_only_count_known_classes() -> None:
 def test_a_batch_without_known_classes_gives_a_differentiable_zero() -> None:
     old = artifacts(classifier())
     some = batch([1, 3, 6], old)
-    influence = prepared(BCT(classifier="old"), old)(some)["influence"]
+    influence = prepared(BCT(weight=1.0, classifier="old"), old)(some)["influence"]
     assert influence.item() == 0.0
     (gradient,) = torch.autograd.grad(influence, some.vectors)
     assert gradient.abs().sum() == 0
@@ -111,7 +111,9 @@ def test_distilled_uses_the_old_probabilities() -> None:
     known = classifier()
     old = artifacts(known)
     some = batch([0, 1, 2], old)
-    fast = prepared(BCT(classifier="distilled", temperature=2.0), old)(some)["influence"]
+    fast = prepared(BCT(weight=1.0, classifier="distilled", temperature=2.0), old)(some)[
+        "influence"
+    ]
     assert some.old is not None
     total = torch.zeros(())
     for new_vector, old_vector in zip(some.vectors, some.old, strict=True):
@@ -132,13 +134,13 @@ def test_if_new_is_old_the_loss_is_the_old_models_own(normalised: bool) -> None:
     )
     own = F.cross_entropy(known.logits(old.vectors[index]), everything[LABELS[index]])
     for kind in ("old", "synthesised"):
-        method = prepared(BCT(classifier=kind), old)
+        method = prepared(BCT(weight=1.0, classifier=kind), old)
         torch.testing.assert_close(method(some)["influence"], own)
 
 
 def test_vectors_alone_are_enough() -> None:
     old = artifacts(None, torch.full((CLASSES,), -1))
-    method = prepared(BCT(scale=7.0), old)
+    method = prepared(BCT(weight=1.0, scale=7.0), old)
     some = batch([0, 1, 4], old)
     losses = [
         slow_cross_entropy(vector, list(old.centres), int(label), 7.0)
@@ -150,8 +152,10 @@ def test_vectors_alone_are_enough() -> None:
 def test_centres_stand_for_every_class_known_or_not() -> None:
     old = artifacts(classifier())
     some = batch([0, 1, 2, 3, 4], old)
-    with_rows = prepared(BCT(classifier="centres", scale=7.0), old)(some)["influence"]
-    without = prepared(BCT(scale=7.0), artifacts(None, torch.full((CLASSES,), -1)))(some)
+    with_rows = prepared(BCT(weight=1.0, classifier="centres", scale=7.0), old)(some)["influence"]
+    without = prepared(BCT(weight=1.0, scale=7.0), artifacts(None, torch.full((CLASSES,), -1)))(
+        some
+    )
     torch.testing.assert_close(with_rows, without["influence"])
 
 
@@ -159,14 +163,14 @@ def test_synthesised_row_of_a_single_image_is_its_vector() -> None:
     labels = torch.tensor([0, 0, 1])
     vectors = F.normalize(torch.randn(3, DIM, generator=torch.Generator().manual_seed(0)))
     old = OldArtifacts.measure(space=SPACE, vectors=vectors, labels=labels, num_classes=2)
-    method = BCT()
+    method = BCT(weight=1.0)
     method.prepare(old=old, num_classes=2, dim=DIM)
     torch.testing.assert_close(method.rows[1], vectors[2])
 
 
 def test_synthesised_rows_have_the_norm_of_trained_ones() -> None:
     known = classifier(normalised=False)
-    method = prepared(BCT(), artifacts(known))
+    method = prepared(BCT(weight=1.0), artifacts(known))
     norms = method.rows.norm(dim=1)
     torch.testing.assert_close(norms[OLD_CLASSES:], norms[:OLD_CLASSES].median().expand(2))
     assert known.bias is not None
@@ -177,7 +181,7 @@ def test_other_label_ids_change_nothing() -> None:
     known = classifier()
     old = artifacts(known)
     some = batch([0, 1, 2, 3, 4], old)
-    before = prepared(BCT(), old)(some)["influence"]
+    before = prepared(BCT(weight=1.0), old)(some)["influence"]
 
     turn = torch.tensor([3, 0, 4, 1, 2])  # new name of each class
     label_map = torch.empty_like(MAP)
@@ -190,7 +194,7 @@ def test_other_label_ids_change_nothing() -> None:
         classifier=known,
         label_map=label_map,
     )
-    after = prepared(BCT(), renamed)(
+    after = prepared(BCT(weight=1.0), renamed)(
         Batch(vectors=some.vectors, logits=None, labels=turn[some.labels], rows=some.rows, old=None)
     )["influence"]
     torch.testing.assert_close(before, after)
@@ -202,8 +206,10 @@ def test_other_ids_of_the_old_classes_change_nothing() -> None:
     label_map = torch.where(MAP >= 0, turn[MAP.clamp_min(0)], MAP)
     turned = OldClassifier(known.rows[turn.argsort()], bias=None, scale=10.0, normalised=True)
     for kind in ("old", "synthesised", "centres", "distilled"):
-        before = prepared(BCT(classifier=kind), artifacts(known))(some)["influence"]
-        after = prepared(BCT(classifier=kind), artifacts(turned, label_map))(some)["influence"]
+        before = prepared(BCT(weight=1.0, classifier=kind), artifacts(known))(some)["influence"]
+        after = prepared(BCT(weight=1.0, classifier=kind), artifacts(turned, label_map))(some)[
+            "influence"
+        ]
         torch.testing.assert_close(before, after)
 
 
@@ -211,7 +217,7 @@ def test_other_ids_of_the_old_classes_change_nothing() -> None:
 @pytest.mark.parametrize("rows", [[0], [1], [0, 1, 2, 3, 4, 6]])
 def test_gradients_against_finite_differences(kind: str, rows: list[int]) -> None:
     old = artifacts(classifier())
-    method = prepared(BCT(classifier=kind, temperature=1.5), old).double()  # type: ignore[arg-type]
+    method = prepared(BCT(weight=1.0, classifier=kind, temperature=1.5), old).double()  # type: ignore[arg-type]
     some = batch(rows, old)
     assert some.old is not None
     exact = replace(some, old=some.old.double())
@@ -225,7 +231,7 @@ def test_a_raw_classifier_keeps_its_bias_and_lengths() -> None:
     known = classifier(normalised=False)
     old = artifacts(known)
     some = batch([0, 2, 4], old)
-    fast = prepared(BCT(classifier="old"), old)(some)["influence"]
+    fast = prepared(BCT(weight=1.0, classifier="old"), old)(some)["influence"]
     assert known.bias is not None
     losses = []
     for vector, target in zip(some.vectors, (2, 0, 1), strict=True):
@@ -245,14 +251,14 @@ def test_old_classes_that_are_gone_still_compete() -> None:
     gone = torch.tensor([0, -1, 1, -1, -1])  # nothing maps to old class 2
     old = artifacts(known, gone)
     some = batch([0, 2], old)
-    fast = prepared(BCT(classifier="old"), old)(some)["influence"]
+    fast = prepared(BCT(weight=1.0, classifier="old"), old)(some)["influence"]
     losses = [slow_cross_entropy(some.vectors[i], list(known.rows), i, 10.0) for i in (0, 1)]
     torch.testing.assert_close(fast, torch.stack(losses).mean())
 
 
 def test_distilling_wants_no_shared_class_and_is_least_at_the_old_vectors() -> None:
     old = artifacts(classifier(), torch.full((CLASSES,), -1))
-    method = prepared(BCT(classifier="distilled"), old)
+    method = prepared(BCT(weight=1.0, classifier="distilled"), old)
     some = batch([0, 1, 2, 3], old)
     assert some.old is not None
     at_old = method(replace(some, vectors=some.old.clone().requires_grad_()))
@@ -265,8 +271,8 @@ def test_distilling_wants_no_shared_class_and_is_least_at_the_old_vectors() -> N
 def test_names_without_a_classifier_are_as_good_as_vectors_alone() -> None:
     """An old run with a pair loss knows class names, but has no rows for them."""
     some = batch([0, 1, 4], artifacts(None))
-    named = prepared(BCT(scale=7.0), artifacts(None, MAP))(some)["influence"]
-    alone = prepared(BCT(scale=7.0), artifacts(None, torch.full((CLASSES,), -1)))(some)
+    named = prepared(BCT(weight=1.0, scale=7.0), artifacts(None, MAP))(some)["influence"]
+    alone = prepared(BCT(weight=1.0, scale=7.0), artifacts(None, torch.full((CLASSES,), -1)))(some)
     torch.testing.assert_close(named, alone["influence"])
 
 
@@ -274,14 +280,14 @@ def test_classes_without_images_get_no_row() -> None:
     labels = torch.tensor([0, 0, 3])
     vectors = torch.randn(3, DIM, generator=torch.Generator().manual_seed(0))
     old = OldArtifacts.measure(space=SPACE, vectors=vectors, labels=labels, num_classes=CLASSES)
-    method = prepared(BCT(), old)
+    method = prepared(BCT(weight=1.0), old)
     assert method.rows.shape == (2, DIM)
     assert method.target_of.tolist() == [0, -1, -1, 1, -1]
 
 
 def test_nothing_of_the_old_side_can_learn() -> None:
     old = artifacts(classifier())
-    method = prepared(BCT(), old)
+    method = prepared(BCT(weight=1.0), old)
     assert list(method.parameters()) == []
     assert not any(buffer.requires_grad for buffer in method.buffers())
 
@@ -289,9 +295,9 @@ def test_nothing_of_the_old_side_can_learn() -> None:
 @pytest.mark.parametrize(
     ("method", "known", "dim", "message"),
     [
-        (BCT(), True, DIM + 1, r"new dim must be the old one.*set \[encoder\] dim = 4"),
-        (BCT(classifier="old"), False, DIM, "needs the old classifier's rows"),
-        (BCT(classifier="distilled"), False, DIM, "use classifier = 'synthesised'"),
+        (BCT(weight=1.0), True, DIM + 1, r"new dim must be the old one.*set \[encoder\] dim = 4"),
+        (BCT(weight=1.0, classifier="old"), False, DIM, "needs the old classifier's rows"),
+        (BCT(weight=1.0, classifier="distilled"), False, DIM, "use classifier = 'synthesised'"),
     ],
 )
 def test_what_cannot_be_done_is_said(method: BCT, known: bool, dim: int, message: str) -> None:
@@ -302,6 +308,6 @@ def test_what_cannot_be_done_is_said(method: BCT, known: bool, dim: int, message
 
 def test_more_impossible_things() -> None:
     with pytest.raises(ConfigError, match="needs the old encoder"):
-        BCT().prepare(old=None, num_classes=2, dim=2)
+        BCT(weight=1.0).prepare(old=None, num_classes=2, dim=2)
     with pytest.raises(ConfigError, match="raw vectors"):
-        prepared(BCT(classifier="distilled"), artifacts(classifier(normalised=False)))
+        prepared(BCT(weight=1.0, classifier="distilled"), artifacts(classifier(normalised=False)))

@@ -139,7 +139,7 @@ def test_classifier_without_new_negatives_is_bct() -> None:
     old = old_artifacts(classifier=old_classifier())
     some = a_batch(ROWS, old)
     ours = prepared(hot(variant="classifier", negatives="old"), old)(some)["classifier"]
-    torch.testing.assert_close(ours, prepared(BCT(), old)(some)["influence"])
+    torch.testing.assert_close(ours, prepared(BCT(weight=1.0), old)(some)["influence"])
 
 
 @pytest.mark.parametrize("variant", ["contrastive", "triplet", "classifier"])

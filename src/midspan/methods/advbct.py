@@ -29,12 +29,13 @@ class AdvBCT(Method):
     - "adversarial": cross-entropy of a discriminator on new and old vectors. It learns to tell
       them apart; the encoder gets its gradient times −α and learns to prevent that.
 
-    Defaults: both weights 1, hidden 100, u from U(−1, 1), reduction "mean" (over the samples
-    outside; the paper's equation is "sum") and reversal "rising", α = 2/(1 + e^(−10p)) − 1 with p
-    the share of training done: released code. threshold 0.4: paper, figure 5 (released setting
-    1.0). gamma "falling": paper, whose code has (E − e + 1)/E in epoch e of E.
-    The fewer samples are outside, the harder "mean" pushes each of them; "batch" (ours) divides by
-    all samples of bounded classes instead, and wants a larger weight (docs/methods/advbct.md).
+    Defaults: adversarial_weight 1, hidden 100, u from U(−1, 1) and reversal "rising",
+    α = 2/(1 + e^(−10p)) − 1 with p the share of training done: released code. threshold 0.4: paper,
+    figure 5 (released setting 1.0). gamma "falling": paper, whose code has (E − e + 1)/E in epoch e
+    of E. reduction "batch" and p2s_weight 25, ours: the released code's 1 on the "mean" over the
+    samples outside pushes each the harder the fewer they are, and is too weak beside a cosine loss
+    of scale 24; "batch" divides by all samples of bounded classes (docs/methods/advbct.md,
+    benchmarks/tune_methods.py). The paper's equation is "sum".
 
     Departs:
     - One discriminator pass over new and old vectors together. The released code makes two, each
@@ -65,11 +66,11 @@ class AdvBCT(Method):
     def __init__(
         self,
         *,
-        p2s_weight: float = 1.0,
+        p2s_weight: float = 25.0,
         adversarial_weight: float = 1.0,
         threshold: float = 0.4,
         elastic: bool = True,
-        reduction: Literal["mean", "batch", "sum"] = "mean",
+        reduction: Literal["mean", "batch", "sum"] = "batch",
         classes: Literal["all", "known"] = "all",
         tightening: float = 0.0,
         gamma: Literal["falling", "constant"] = "falling",

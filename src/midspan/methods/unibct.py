@@ -31,9 +31,10 @@ class UniBCT(Method):
     P = mean of (1 − spread)·(I − spread·E)⁻¹ V with V the old vectors of the class. An image that
     the new encoder sees apart from its class then counts less.
 
-    Defaults: weight 1; scale 30 and margin 0.3 rad (AdvBCT's port); spread 0.9, temperature 0.05,
-    refine_at 10/35 and 20/35 (MixBCT's port). The port keeps the term out until the first
-    refinement, `starts_at` = 10/35; here it is there from the start, see docs/methods/unibct.md.
+    Defaults: weight 1 (both ports); scale 12 and margin 0, ours (benchmarks/tune_methods.py;
+    AdvBCT's port has 30 and 0.3 rad, a little less of both self and cross); spread 0.9,
+    temperature 0.05, refine_at 10/35 and 20/35 (MixBCT's port). The port keeps the term out until
+    the first refinement, `starts_at` = 10/35; here it is there from the start, see docs/methods/unibct.md.
     Up to `closed_form_up_to` = 256 images the system is solved; beyond, `steps` = 50 propagation
     steps are made (0.9^50 = 0.005 of the change is missing).
 
@@ -62,8 +63,8 @@ class UniBCT(Method):
         self,
         *,
         weight: float = 1.0,
-        scale: float = 30.0,
-        margin: float = 0.3,
+        scale: float = 12.0,
+        margin: float = 0.0,
         refine_at: tuple[float, ...] = (10 / 35, 20 / 35),
         starts_at: float = 0.0,
         spread: float = 0.9,
