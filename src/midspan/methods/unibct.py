@@ -34,9 +34,9 @@ class UniBCT(Method):
     Defaults: weight 1 (both ports); scale 12 and margin 0, ours (benchmarks/tune_methods.py;
     AdvBCT's port has 30 and 0.3 rad, a little less of both self and cross); spread 0.9,
     temperature 0.05, refine_at 10/35 and 20/35 (MixBCT's port). The port keeps the term out until
-    the first refinement, `starts_at` = 10/35; here it is there from the start, see docs/methods/unibct.md.
-    Up to `closed_form_up_to` = 256 images the system is solved; beyond, `steps` = 50 propagation
-    steps are made (0.9^50 = 0.005 of the change is missing).
+    the first refinement, `starts_at` = 10/35; here it is there from the start
+    (docs/methods/unibct.md). Up to `closed_form_up_to` = 256 images the system is solved; beyond,
+    `steps` = 50 propagation steps are made (0.9^50 = 0.005 of the change is missing).
 
     Departs:
     - Rows of E sum to 1. In the port its columns do, and then the mean cannot change at all.
