@@ -60,7 +60,7 @@ def main() -> None:
     parser.add_argument("--old", type=Path, required=True)
     parser.add_argument("--new", type=Path, required=True)
     parser.add_argument("--bridge", help="kind of bridge old → new, for incompatible spaces")
-    parser.add_argument("--items", type=int, default=2000, help="gallery items, drawn at random")
+    parser.add_argument("--items", type=int, default=1500, help="gallery items, drawn at random")
     parser.add_argument("--sample", type=int, default=600, help="items with both vectors")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument(

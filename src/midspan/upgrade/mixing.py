@@ -65,6 +65,9 @@ class _Sample:
     fresh: Float64
     matches: Bools
     place: Float64  # (N,) each item's place in the backfill, 0 to 1
+    waits: (
+        Float64  # (N,) share of the backfill that it is in the old part; 0.5 if any order will do
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +138,9 @@ def fit_scores(
     return _as_map(_fit(sample, np.arange(len(sample.place))), sample)
 
 
-def match_odds(scores: Float64, matches: Bools) -> tuple[float, float]:
+def match_odds(
+    scores: Float64, matches: Bools, weights: Float64 | None = None
+) -> tuple[float, float]:
     """(a, b) of log odds = a + b·score, by maximum likelihood (Platt 1999, with his targets).
 
     The targets, (m + 1)/(m + 2) for m matches, keep b finite where scores part them cleanly.
@@ -148,15 +153,17 @@ def match_odds(scores: Float64, matches: Bools) -> tuple[float, float]:
         raise EvaluationError(
             f"{count} of {len(matches)} pairs match; odds want some that do and some that do not"
         )
+    shares = np.ones(len(scores)) if weights is None else weights
+    shares = shares / shares.sum()
     middle, width = float(scores.mean()), float(scores.std()) or 1.0
     x = (scores - middle) / width
     target = np.where(matches, (count + 1) / (count + 2), 1 / (others + 2))
 
     def loss(at: Float64) -> tuple[float, Float64]:
         logits = at[0] + at[1] * x
-        miss = 1 / (1 + np.exp(-np.clip(logits, -500, 500))) - target
-        value = np.mean(np.logaddexp(0, logits) - target * logits)
-        return float(value), np.array([miss.mean(), (miss * x).mean()])
+        miss = shares * (1 / (1 + np.exp(-np.clip(logits, -500, 500))) - target)
+        value = (shares * (np.logaddexp(0, logits) - target * logits)).sum()
+        return float(value), np.array([miss.sum(), (miss * x).sum()])
 
     begin = np.array([np.log(count / others), 1.0])
     a, b = minimize(loss, begin, jac=True, method="BFGS").x
@@ -174,6 +181,7 @@ def _sample(
 ) -> _Sample:
     if labels is not None:
         new = new.with_columns({"labels": labels})
+    ordered = priorities is not None
     if priorities is None:
         priorities = np.random.default_rng(seed + 2).random(len(new))
     new = new.with_columns({"priority": priorities})
@@ -195,7 +203,8 @@ def _sample(
     ranked = np.argsort(-new.columns["priority"][rows], kind="stable")
     place = np.empty(len(rows))
     place[ranked] = np.arange(len(rows)) / len(rows)
-    return _Sample(stale, fresh, matches, place)
+    waits = place + 0.5 / len(rows) if ordered else np.full(len(rows), 0.5)
+    return _Sample(stale, fresh, matches, place, waits)
 
 
 def _nearest(fresh: Float64) -> Bools:
@@ -209,11 +218,16 @@ def _nearest(fresh: Float64) -> Bools:
 
 
 def _fit(sample: _Sample, rows: Rows) -> _Line:
-    """By the queries of these rows: equal odds before and after."""
+    """By the queries of these rows: equal odds before and after.
+
+    An item counts for the old part as long as it will be in it, and for the new part after that:
+    what an order leaves for the end is of another kind than what it takes first.
+    """
     apart = rows[:, None] != np.arange(len(sample.place))
     matches = sample.matches[rows][apart]
-    stale = match_odds(sample.stale[rows][apart], matches)
-    fresh = match_odds(sample.fresh[rows][apart], matches)
+    waits = np.broadcast_to(sample.waits, apart.shape)[apart]
+    stale = match_odds(sample.stale[rows][apart], matches, waits)
+    fresh = match_odds(sample.fresh[rows][apart], matches, 1 - waits)
     if min(stale[1], fresh[1]) <= 0:
         raise EvaluationError("matches do not score higher than others: there is no scale to find")
     return _Line((stale[0] - fresh[0]) / fresh[1], stale[1] / fresh[1])
