@@ -284,3 +284,19 @@ def test_one_embedding_per_item_and_space(store: SqliteStore) -> None:
     given = Embeddings(ids=np.array(["a"]), vectors=embed(["a"]).vectors, space=OLD)
     store.upsert(drafts(["a"]), [given], mode="add")
     assert store.fill(given, revisions=[1]) == 0
+
+
+def test_a_lease_does_not_wait_for_the_disk_and_a_write_does(tmp_path: Path) -> None:
+    path = tmp_path / "lease.midspan"
+    SqliteStore.create(str(path), OLD, entry=entry("create")).close()
+    opened = database.Database(path)
+    level = "PRAGMA synchronous"
+    with opened.writing(durable=False) as connection:
+        assert connection.execute(level).fetchone() == (1,)  # NORMAL
+    with opened.writing() as connection:
+        assert connection.execute(level).fetchone() == (2,)  # FULL
+    with pytest.raises(ZeroDivisionError), opened.writing(durable=False):
+        raise ZeroDivisionError
+    with opened.writing() as connection:
+        assert connection.execute(level).fetchone() == (2,)
+    opened.close()

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from midspan.errors import ConfigError
+from midspan.gallery import Gallery
+from midspan.gallery.stores.sqlite.store import SqliteStore
 
 SHORTEST, LONGEST = 0.01, 2.0  # seconds of rest before a batch while searches are slow
 SMALL = 32  # items in a batch while searches are slow
@@ -19,6 +21,25 @@ class Latency:
 
     p99: Callable[[], float | None]
     ceiling: float
+
+
+def live_latency(gallery: Gallery, *, times: float = 1.5, watch: float = 5.0) -> Latency | None:
+    """The ceiling is so many times the p99 that live searches have now, before the work begins.
+
+    Searches of other processes on an embedded gallery count. It watches for some seconds; None if
+    nobody searches, or if the gallery is on a server.
+    """
+    store = gallery.store
+    if not isinstance(store, SqliteStore):
+        return None
+    seen, until = [], time.monotonic() + watch
+    while time.monotonic() < until:
+        if (p99 := store.live_p99()) is not None:
+            seen.append(p99)
+        time.sleep(watch / 10)
+    if not seen:
+        return None
+    return Latency(p99=store.live_p99, ceiling=times * sorted(seen)[len(seen) // 2])
 
 
 class Throttle:

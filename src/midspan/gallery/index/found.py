@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,11 +13,11 @@ from midspan.gallery.index.shelf import HOLE, Shelf
 from midspan.gallery.scores import pair_scores
 from midspan.spaces import FloatArray, IntArray, Metric
 
+TOGETHER = 64  # queries whose candidates are scored at once
 MOST = 4096  # candidates that are asked for again when dead rows took the place of living ones
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Found:
+class Found(NamedTuple):
     """The candidates of one query by falling score: the k best, all that equal the k-th, more."""
 
     items: IntArray
@@ -41,15 +41,12 @@ def by_lists(family: Family, queries: FloatArray, *, k: int, metric: Metric) -> 
     while True:
         _, rows = family.ivf.search(queries, count, probes=family.ivf.probes, allowed=None)
         fresh = fresh_rows(family, queries, k=k, metric=metric)
-        found = [
-            _score_rows(
-                family.shelf,
-                rows[query] if fresh is None else np.union1d(rows[query], fresh[query]),
-                queries[query],
-                metric=metric,
-            )
-            for query in range(len(queries))
-        ]
+        if fresh is not None:
+            rows = _once(np.concatenate([rows, fresh], axis=1))
+        found: list[Found] = []
+        for start in range(0, len(queries), TOGETHER):
+            part = slice(start, start + TOGETHER)
+            found += _score_rows(family.shelf, rows[part], queries[part], metric=metric)
         if all(len(one.items) >= enough for one in found):
             return found
         if count >= min(MOST, len(family.shelf)):
@@ -66,16 +63,39 @@ def fresh_rows(family: Family, queries: FloatArray, *, k: int, metric: Metric) -
     return best.sorted()[1]
 
 
-def _score_rows(shelf: Shelf, rows: IntArray, query: FloatArray, *, metric: Metric) -> Found:
-    if not len(rows) or rows.item(-1) < 0 or rows.item(0) < 0:  # there are no more: −1
-        rows = rows[rows >= 0]
+def _once(rows: IntArray) -> IntArray:
+    """(Q, C) with −1 in place of what a query has twice."""
+    rows.sort(axis=1)
+    rows[:, 1:][rows[:, 1:] == rows[:, :-1]] = -1
+    return rows
+
+
+def _score_rows(
+    shelf: Shelf, rows: IntArray, queries: FloatArray, *, metric: Metric
+) -> list[Found]:
+    """True scores of (Q, C) rows, each query's by falling score; −1 and holes are left out."""
+    count, wide = rows.shape
     items = shelf.items[rows]
-    if shelf.holes and (items == HOLE).any():
-        rows, items = rows[items != HOLE], items[items != HOLE]
-    scores = pair_scores(query, shelf.take(rows), metric=metric)
-    order = np.negative(scores).argsort(kind="stable")
-    spaces = shelf.spaces[rows[order]].astype(np.int64)
-    return Found(items[order], spaces, scores[order])
+    dead = None
+    if shelf.holes or rows.min() < 0:
+        dead = (rows < 0) | (items == HOLE)
+        rows = np.where(dead, 0, rows)
+    flat = rows.ravel()
+    each = queries[0] if count == 1 else np.repeat(queries, wide, axis=0)
+    scores = pair_scores(each, shelf.take(flat), metric=metric).reshape(count, wide)
+    if dead is not None:
+        scores[dead] = -np.inf
+    order = np.negative(scores).argsort(axis=1, kind="stable")
+    order += np.arange(0, count * wide, wide)[:, None]
+    items, scores = items.ravel()[order], scores.ravel()[order]
+    spaces = shelf.spaces[flat[order]].astype(np.int64)
+    if dead is None:
+        return [Found(items[query], spaces[query], scores[query]) for query in range(count)]
+    ends = (wide - dead.sum(axis=1)).tolist()
+    return [
+        Found(items[query, :end], spaces[query, :end], scores[query, :end])
+        for query, end in enumerate(ends)
+    ]
 
 
 def score(

@@ -20,6 +20,7 @@ from midspan.gallery.index.exact import Best, scan
 from midspan.gallery.index.family import Family
 from midspan.gallery.index.found import count_for
 from midspan.gallery.index.ivf import Ivf
+from midspan.gallery.index.memory import give_back
 from midspan.gallery.index.mirror import Mirror
 from midspan.gallery.index.shelf import HOLE
 from midspan.spaces import FloatArray, IntArray
@@ -122,6 +123,7 @@ class Upkeep:
                 fold(self._mirror, family)
 
         build(self._mirror, family, breathe=breathe)
+        give_back()
 
 
 def wanted(family: Family) -> bool:

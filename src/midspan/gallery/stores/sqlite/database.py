@@ -72,19 +72,29 @@ class Database:
                 raise explain(error, self.path) from error
 
     @contextmanager
-    def writing(self) -> Iterator[sqlite3.Connection]:
-        """One transaction: on disk when the block ends, undone if it raises."""
+    def writing(self, *, durable: bool = True) -> Iterator[sqlite3.Connection]:
+        """One transaction: on disk when the block ends, undone if it raises.
+
+        durable=False: other processes see it at once, but a power cut may undo it (a crash of the
+        process does not). For leases, which nobody was promised, and a wait for the disk less.
+        """
         with self._write_lock:
             self.check_open()
             with self.errors():
-                self._writer.execute("BEGIN IMMEDIATE")
+                if not durable:
+                    self._writer.execute("PRAGMA synchronous = NORMAL")
                 try:
-                    yield self._writer
-                    self._writer.execute("COMMIT")
-                except BaseException:
-                    if self._writer.in_transaction:  # a full disk may have ended it already
-                        self._writer.execute("ROLLBACK")
-                    raise
+                    self._writer.execute("BEGIN IMMEDIATE")
+                    try:
+                        yield self._writer
+                        self._writer.execute("COMMIT")
+                    except BaseException:
+                        if self._writer.in_transaction:  # a full disk may have ended it already
+                            self._writer.execute("ROLLBACK")
+                        raise
+                finally:
+                    if not durable:
+                        self._writer.execute("PRAGMA synchronous = FULL")
 
     def connect(self) -> sqlite3.Connection:
         """A connection of the caller's own; closed with the rest."""

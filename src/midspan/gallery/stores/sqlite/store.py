@@ -8,6 +8,7 @@ that a process that only writes never pays for it.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
@@ -22,6 +23,7 @@ from midspan.gallery.stores.sqlite.bitmaps import Bitmaps
 from midspan.gallery.stores.sqlite.database import Database, check_file
 from midspan.gallery.stores.sqlite.follower import Follower
 from midspan.gallery.stores.sqlite.hits import read_hits
+from midspan.gallery.stores.sqlite.pulse import Pulse
 from midspan.gallery.stores.sqlite.schema import create_file
 from midspan.gallery.stores.sqlite.texts import Texts
 from midspan.spaces import Embeddings, Space
@@ -33,6 +35,7 @@ class SqliteStore:
         check_file(Path(location))
         self._database = Database(Path(location))
         self._texts = Texts(self._database)
+        self._pulse = Pulse(Path(location))
         self._follower = Follower(self._database, self._texts)
         self._bitmaps = Bitmaps()
         self._seen: tuple[int, State, dict[str, int]] | None = None  # commits, state, tables
@@ -49,6 +52,7 @@ class SqliteStore:
 
     def close(self) -> None:
         self._follower.close()
+        self._pulse.close()
         self._database.close()
 
     # ---- the gallery as a whole
@@ -158,6 +162,7 @@ class SqliteStore:
     # ---- search
 
     def search(self, query: Query) -> list[list[Hit]]:
+        started = time.perf_counter()
         commits, state, numbers = self._known()
         rules.check_query(state, query)
         allowed = None
@@ -176,7 +181,14 @@ class SqliteStore:
             exact=query.exact,
         )
         spaces = {number: state.spaces[fingerprint] for fingerprint, number in numbers.items()}
-        return read_hits(self._texts, found, spaces, query)
+        hits = read_hits(self._texts, found, spaces, query)
+        if state.target is not None:  # somebody may be at work, and must not be in the way
+            self._pulse.note(time.perf_counter() - started)
+        return hits
+
+    def live_p99(self) -> float | None:
+        """Seconds that searches of any process take at present; None if there are none."""
+        return self._pulse.p99()
 
     # ---- work
 
@@ -185,11 +197,11 @@ class SqliteStore:
             work.prioritise(connection, ids, priorities)
 
     def claim(self, *, worker: str, limit: int, seconds: float) -> list[Task]:
-        with self._database.writing() as connection:
+        with self._database.writing(durable=False) as connection:
             return work.claim(connection, worker, rules.check_limit(limit), seconds)
 
     def release(self, worker: str) -> int:
-        with self._database.writing() as connection:
+        with self._database.writing(durable=False) as connection:
             return work.release(connection, worker)
 
     def fail(self, reports: Sequence[Failed], *, retry_after: float | None) -> None:
