@@ -6,12 +6,15 @@ import importlib
 import json
 import re
 import tomllib
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import typer.main
 
 from midspan.cli import app
+from midspan.service.routes import TABLE
+from midspan.service.settings import Limits, Settings
 
 ROOT = Path(__file__).parents[2]
 yaml = importlib.import_module("yaml")  # comes with uvicorn's extras, without types
@@ -71,7 +74,9 @@ def test_the_extras_of_the_image_exist() -> None:
 
 def test_the_compose_file_is_well_formed_and_closed() -> None:
     document = yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))
-    assert set(document) == {"services", "volumes"}
+    assert set(document) == {"services", "configs", "volumes"}
+    settings = tomllib.loads(document["configs"]["serve"]["content"])
+    assert set(settings) <= {field.name for field in fields(Settings)}
     services = document["services"]
     assert set(services) == {"midspan", "postgres", "milvus"}
     for name, service in services.items():
@@ -91,11 +96,6 @@ def test_the_compose_file_is_well_formed_and_closed() -> None:
 
 
 def test_every_setting_and_route_is_documented() -> None:
-    from dataclasses import fields
-
-    from midspan.service.routes import TABLE
-    from midspan.service.settings import Limits, Settings
-
     page = (ROOT / "docs" / "service.md").read_text(encoding="utf-8")
     block = page.split("## Settings file")[1].split("```")[1].removeprefix("toml")
     shown = tomllib.loads(block)

@@ -90,10 +90,10 @@ def test_hostile_forms(hostile: TestClient) -> None:
 @pytest.mark.slow
 def test_mutated_images_and_bodies(hostile: TestClient) -> None:
     """The same that benchmarks/fuzz_service.py does by the ten thousand."""
-    for seed in range(150):
+    for seed in range(120):
         fine(hostile, "POST", "/v1/search/image", files={"file": corpus.mutated(seed)})
     headers = {"content-type": "application/json"}
-    for seed in range(150):
+    for seed in range(120):
         method, path = JSON_ROUTES[seed % len(JSON_ROUTES)]
         body = corpus.mutated_body(seed)
         fine(hostile, method, path, content=body, headers=headers)

@@ -74,6 +74,7 @@ class Core:
         self.reading = Lane("read", threads=limits.search_threads, waiting=limits.waiting)
         self.writing = Lane("write", threads=2, waiting=limits.waiting)
         self.admin = Lane("admin", threads=2, waiting=16)
+        self.scanning = Lane("scan", threads=1, waiting=2)  # long looks must not hold up others
         self.decoding = Lane("decode", threads=limits.decode_workers, waiting=limits.waiting)
         self.encode = Batcher[Pixels, FloatArray](
             "encode",
@@ -103,11 +104,15 @@ class Core:
             gallery.close()
             raise
 
+    @property
+    def lanes(self) -> tuple[Lane, ...]:
+        return self.decoding, self.reading, self.writing, self.scanning, self.admin
+
     def close(self) -> None:
         """What was begun is finished first."""
         for batcher in (self.encode, self.search):
             batcher.close()
-        for lane in (self.decoding, self.reading, self.writing, self.admin):
+        for lane in self.lanes:
             lane.close()
         self.decoder.close()
         self.gallery.close()

@@ -63,14 +63,15 @@ class Metrics:
             "midspan_upgrade_phase", "1 for the present phase", ["phase"], registry=registry
         )
         self.recent = Recent()
-        self._children: dict[tuple[str, str], Histogram] = {}
+        self._children: dict[tuple[str, str, str], tuple[Histogram, Counter]] = {}
 
     def answered(self, *, method: str, route: str, status: int, seconds: float) -> None:
-        key = (method, route)
-        if key not in self._children:
-            self._children[key] = self.seconds.labels(*key)
-        self._children[key].observe(seconds)
-        self.requests.labels(method, route, str(status)).inc()
+        key = (method, route, str(status))
+        if key not in self._children:  # looking one up by its labels takes longer than counting
+            self._children[key] = (self.seconds.labels(*key[:2]), self.requests.labels(*key))
+        histogram, counter = self._children[key]
+        histogram.observe(seconds)
+        counter.inc()
         if route.startswith("/v1/search/"):
             self.recent.add(seconds)
 

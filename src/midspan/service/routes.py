@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from starlette.responses import Response
 
 from midspan.service import models as m
+from midspan.service import models_upgrade as u
 from midspan.service import routes_gallery, routes_items, routes_search, routes_upgrade
 from midspan.service.auth import Role
 
@@ -57,7 +58,7 @@ TABLE: tuple[Route, ...] = (
     Route("GET", "/metrics", "read", _GALLERY.metrics, "text/plain"),
     Route("GET", "/v1/gallery", "read", _GALLERY.info, m.GalleryInfo),
     Route("GET", "/v1/gallery/verify", "read", _GALLERY.verify, m.VerifyAnswer),
-    Route("GET", "/v1/audit", "admin", _GALLERY.audit, m.AuditAnswer),
+    Route("GET", "/v1/audit", "admin", _GALLERY.audit, u.AuditAnswer),
     Route("GET", "/v1/events", "read", _GALLERY.events, "text/event-stream"),
     Route("POST", "/v1/search/vector", "read", _SEARCH.by_vector, _MANY, m.VectorSearch),
     Route("POST", "/v1/search/item", "read", _SEARCH.by_item, m.SearchAnswer, m.ItemSearch),
@@ -78,22 +79,22 @@ TABLE: tuple[Route, ...] = (
     Route("PATCH", "/v1/items/{id:path}", "admin", _ITEMS.patch_item, m.ItemModel, m.PayloadWrite),
     Route("DELETE", "/v1/items/{id:path}", "admin", _ITEMS.delete_item, m.Deleted),
     Route("GET", "/v1/thumbnails/{id:path}", "read", _ITEMS.thumbnail, "image/png"),
-    Route("GET", "/v1/upgrade", "read", _UPGRADE.status, m.UpgradeStatus),
-    Route("GET", "/v1/upgrade/curve", "read", _UPGRADE.curve, m.CurveAnswer),
-    Route("GET", "/v1/upgrade/flips", "read", _UPGRADE.flips, m.FlipsAnswer),
-    Route("GET", "/v1/upgrade/failures", "read", _UPGRADE.failures, m.FailuresAnswer),
-    Route("POST", "/v1/upgrade/plan", "admin", _UPGRADE.plan, m.PlanAnswer, m.UpgradeSettings),
-    Route("POST", "/v1/upgrade/start", "admin", _UPGRADE.start, m.UpgradeStatus, m.UpgradeStart),
-    Route("POST", "/v1/upgrade/run", "admin", _UPGRADE.run, m.UpgradeStatus, m.UpgradeRun),
-    Route("POST", "/v1/upgrade/pause", "admin", _UPGRADE.pause, m.UpgradeStatus, m.UpgradePause),
-    Route("POST", "/v1/upgrade/resume", "admin", _UPGRADE.resume, m.UpgradeStatus, m.Empty),
-    Route("POST", "/v1/upgrade/gate", "admin", _UPGRADE.gate, m.GateAnswer, m.Empty),
+    Route("GET", "/v1/upgrade", "read", _UPGRADE.status, u.UpgradeStatus),
+    Route("GET", "/v1/upgrade/curve", "read", _UPGRADE.curve, u.CurveAnswer),
+    Route("GET", "/v1/upgrade/flips", "read", _UPGRADE.flips, u.FlipsAnswer),
+    Route("GET", "/v1/upgrade/failures", "read", _UPGRADE.failures, u.FailuresAnswer),
+    Route("POST", "/v1/upgrade/plan", "admin", _UPGRADE.plan, u.PlanAnswer, u.UpgradeSettings),
+    Route("POST", "/v1/upgrade/start", "admin", _UPGRADE.start, u.UpgradeStatus, u.UpgradeStart),
+    Route("POST", "/v1/upgrade/run", "admin", _UPGRADE.run, u.UpgradeStatus, u.UpgradeRun),
+    Route("POST", "/v1/upgrade/pause", "admin", _UPGRADE.pause, u.UpgradeStatus, u.UpgradePause),
+    Route("POST", "/v1/upgrade/resume", "admin", _UPGRADE.resume, u.UpgradeStatus, u.Empty),
+    Route("POST", "/v1/upgrade/gate", "admin", _UPGRADE.gate, u.GateAnswer, u.Empty),
     Route(
-        *("POST", "/v1/upgrade/finish", "admin", _UPGRADE.finish, m.UpgradeStatus),
-        takes=m.UpgradeFinish,
+        *("POST", "/v1/upgrade/finish", "admin", _UPGRADE.finish, u.UpgradeStatus),
+        takes=u.UpgradeFinish,
     ),
     Route(
-        *("POST", "/v1/upgrade/rollback", "admin", _UPGRADE.rollback, m.UpgradeStatus),
-        takes=m.UpgradeRollback,
+        *("POST", "/v1/upgrade/rollback", "admin", _UPGRADE.rollback, u.UpgradeStatus),
+        takes=u.UpgradeRollback,
     ),
 )

@@ -60,7 +60,7 @@ async def info(request: Request) -> Response:
 async def verify(request: Request) -> Response:
     """Look at every item and vector; changes nothing. Takes time on a large gallery."""
     core = core_of(request)
-    return answer((await core.admin.run(core.gallery.verify)).to_dict())
+    return answer((await core.scanning.run(core.gallery.verify)).to_dict())
 
 
 async def audit(request: Request, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> Response:

@@ -23,11 +23,11 @@ from midspan.service.encoding import Loaded
 from midspan.service.errors import InvalidRequest, NotFound
 from midspan.service.models import (
     LARGEST_PAGE,
-    Body,
     ItemsWrite,
     ItemWrite,
     PayloadWrite,
 )
+from midspan.service.models_upgrade import Body
 from midspan.service.pictures import content_type
 from midspan.spaces import Embeddings, FloatArray, Space
 from midspan.upgrade import Upgrade

@@ -18,8 +18,8 @@ from midspan.service.context import context_of, core_of, gallery_of
 from midspan.service.core import Core
 from midspan.service.errors import NotPossible
 from midspan.service.jobs import START
-from midspan.service.models import (
-    LARGEST_PAGE,
+from midspan.service.models import LARGEST_PAGE
+from midspan.service.models_upgrade import (
     Empty,
     UpgradeFinish,
     UpgradePause,

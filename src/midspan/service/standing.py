@@ -65,7 +65,7 @@ class Standing:
         if (rate := job.rate) is not None:
             found["rate"] = rate
             found["seconds_left"] = found["old"] / rate if rate else None
-        if not found["old"]:
+        if not found["old"] or found["phase"] == "paused":
             found["rate"] = found["seconds_left"] = None
         found["gates"] = [
             {
@@ -94,7 +94,7 @@ class Standing:
             gate=found["gate"],
             phase=found["phase"],
         )
-        for lane in (core.reading, core.writing, core.admin, core.decoding):
+        for lane in core.lanes:
             core.metrics.queue.labels(lane.name).set(lane.depth)
         for batcher in (core.encode, core.search):
             core.metrics.queue.labels(batcher.name).set(batcher.depth)
