@@ -77,7 +77,9 @@ def runs(
             run.state,
             run.method,
             run.epochs,
-            *(percent(run.scores.get(name)) for name in ("self", "cross", "old_self")),
+            percent(run.scores.get("self")),
+            percent(run.scores.get("cross", run.scores.get("cross_best"))),
+            percent(run.scores.get("old_self")),
             run.changed,
         ]
         for run in found
