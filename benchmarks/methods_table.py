@@ -55,7 +55,9 @@ SETS = {
 def settings(data: Path, name: str, **more: Any) -> BenchSettings:
     one = SETS[name]
     augment = f"train.augment=[{', '.join(repr(kind) for kind in one.augment)}]"
-    base, _ = read_settings(None, ["train.batch_size=128", f"encoder.size={one.size}", augment])
+    base, _ = read_settings(
+        None, ["train.batch_size=128", "train.lr=5e-3", f"encoder.size={one.size}", augment]
+    )
     given: dict[str, Any] = {
         "data": (str(data / f"{name}.npz"),),
         "backbone": BACKBONE,

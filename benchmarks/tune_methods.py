@@ -26,11 +26,14 @@ from midspan.training.bench.worker import work
 
 RESULTS = Path(__file__).parent / "results" / "tune_methods.csv"
 CLASSES = {"omniglot32": 600, "flowers32": 71}
-EPOCHS = {"omniglot32": 8, "flowers32": 12}
-SCHEDULE = "small-cnn width 24, batch 128"
+EPOCHS = {"omniglot32": 12, "flowers32": 20}
+SCHEDULE = "small-cnn width 16, batch 128, lr 5e-3"
 AUGMENT = {"omniglot32": ["affine"], "flowers32": ["affine", "flip", "light"]}
 GRID: dict[str, list[dict[str, Any]]] = {
     "advbct": [
+        {"p2s_weight": 60.0},
+        {"p2s_weight": 60.0, "threshold": 0.2},
+        {"p2s_weight": 25.0, "adversarial_weight": 0.0},
         {"reduction": "sum", "p2s_weight": 0.2},
         {"reduction": "sum", "p2s_weight": 0.1},
         {"reduction": "sum", "p2s_weight": 0.2, "adversarial_weight": 0.0},
@@ -77,13 +80,14 @@ def main() -> None:
         for settings in (GRID[method] if given.only is None else GRID[method][given.only :][:1])
     ]
     for method, settings in candidates:
-        changes = [f"train.augment={AUGMENT[given.set]}", "train.batch_size=128", "encoder.size=16"]
+        changes = [f"train.augment={AUGMENT[given.set]}", "train.batch_size=128"]
+        changes += ["train.lr=5e-3", "encoder.size=16"]
         base, _ = read_settings(None, changes)
         wanted = BenchSettings(
             data=(str(images),),
             allocations=("extended-class",),
             methods=(method,),
-            backbone="small-cnn,width=24",
+            backbone="small-cnn,width=16",
             epochs=EPOCHS[given.set],
             seeds=1,
             validation=True,

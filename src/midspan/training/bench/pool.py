@@ -88,9 +88,9 @@ def run_jobs(jobs: Sequence[Job], *, at_once: int, show_progress: bool) -> dict[
             finished, _ = wait(running, timeout=LOOK_EVERY, return_when=FIRST_COMPLETED)
             for job in running.values():
                 now = job.images()
-                if now > seen[job.run.key]:
+                if now > seen[job.run.key]:  # epochs that a kill lost are not counted twice
                     done(now - seen[job.run.key])
-                seen[job.run.key] = now
+                    seen[job.run.key] = now
             for future in finished:
                 job, answer = running.pop(future), future.result()
                 if answer["state"] == "done":
