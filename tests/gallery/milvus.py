@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import lzma
 import os
+import queue
 import re
 import shutil
 import signal
@@ -12,18 +13,18 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import urllib.error
 import urllib.request
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from midspan.gallery.stores.milvus import schema
 from midspan.gallery.stores.milvus.server import Server
 
-SPARES = 8
+SPARES = 12
 WHERE = "MIDSPAN_MILVUS"
 SETTINGS = {  # a server waits for more work to come before it does something: not here
     "PROXY_TIMETICKINTERVAL": "10",
@@ -71,9 +72,14 @@ def unpacked(data: Path) -> Path:
 
 
 class Milvus:
-    """One server on free ports, in a folder of its own; it dies with this process."""
+    """One server on free ports, in a folder of its own; it dies with this process.
 
-    def __init__(self, data: Path) -> None:
+    `session`: seconds of standstill (a stopped process, a sleeping laptop) that it survives, and
+    that it takes to come back after it was killed.
+    """
+
+    def __init__(self, data: Path, *, session: int = 600) -> None:
+        self._session = session
         self.home = Path(tempfile.mkdtemp(prefix="midspan-milvus-"))
         self._program = unpacked(data)
         self.port, self._health = self._configure(data)
@@ -112,6 +118,7 @@ class Milvus:
         environment = {
             **os.environ,
             **SETTINGS,
+            "COMMON_SESSION_TTL": str(self._session),
             "DEPLOY_MODE": "STANDALONE",
             "ETCD_CONFIG_PATH": str(self.home / "configs" / "etcd.yaml"),
             "METRICS_PORT": str(self._health),
@@ -166,18 +173,24 @@ class Spares:
     def __init__(self, location: str) -> None:
         self._server = Server(location)
         self._make = schema.make_collection
-        self._ready: dict[str, list[str]] = {}
-        self._guard = threading.Lock()
+        self._shelves: dict[str, queue.Queue[str]] = {}
+        self._uses: dict[str, int] = {}
+        self._helper = ThreadPoolExecutor(1)
 
     def make(self, server: Server, name: str, **settings: Any) -> None:
         kind = repr(settings)
-        with self._guard:
-            ready = self._ready.setdefault(kind, [])
-            if not ready:
-                ready += [f"spare_{uuid.uuid4().hex}" for _ in range(SPARES)]
-                for spare in ready:
-                    self._make(self._server, spare, **settings)
-            self._server.rename(ready.pop(), name)
+        shelf = self._shelves.setdefault(kind, queue.Queue())
+        self._uses[kind] = self._uses.get(kind, 0) + 1
+        wanted = min(self._uses[kind], SPARES)  # what is asked for often is kept in store
+        if shelf.qsize() <= wanted // 2:
+            for _ in range(wanted):
+                self._helper.submit(self._add, shelf, settings)
+        self._server.rename(shelf.get(timeout=120), name)
+
+    def _add(self, shelf: queue.Queue[str], settings: dict[str, Any]) -> None:
+        name = f"spare_{uuid.uuid4().hex}"
+        self._make(self._server, name, **settings)
+        shelf.put(name)
 
     def forget(self, name: str) -> None:
         """Collections of a gallery that is no longer wanted are dropped."""
@@ -190,6 +203,7 @@ class Spares:
                 self._server.drop(collection)
 
     def close(self) -> None:
+        self._helper.shutdown(cancel_futures=True)
         self._server.close()
 
 

@@ -143,7 +143,7 @@ def test_items_written_during_an_upgrade_join_the_work_if_they_must(store: Store
 
 def while_(store: Store) -> float:
     """Seconds in which a store can do a few things."""
-    return 3.0 if store.location.startswith("milvus:") else 0.15
+    return 2.0 if store.location.startswith("milvus:") else 0.15
 
 
 def test_a_claim_is_exclusive_until_it_ends(store: Store) -> None:

@@ -32,7 +32,7 @@ from midspan.gallery.stores.milvus.store import MilvusStore
 from midspan.gallery.stores.milvus.turn import Removals, Turn
 from midspan.gallery.stores.milvus.where import where
 from midspan.spaces import Embeddings
-from tests.gallery.milvus import Milvus, Spares
+from tests.gallery.milvus import Milvus, Spares, wheel
 from tests.gallery.samples import NEW, OLD, add, drafts, embed, entry, found, near, start, unit
 from tests.gallery.script import picture, same_search, step
 
@@ -58,6 +58,16 @@ def store(place: str) -> Iterator[MilvusStore]:
     made = MilvusStore.create(place, OLD, entry=entry("create"))
     yield made
     made.close()
+
+
+@pytest.fixture
+def mortal() -> Iterator[Milvus]:
+    data = wheel()
+    if data is None:
+        pytest.skip("no Milvus server")
+    made = Milvus(data, session=5)
+    yield made
+    made.stop()
 
 
 # ---- names and keys: no server
@@ -334,12 +344,13 @@ def test_an_index_is_built_when_it_pays_while_writes_go_on(
 
 @on_server
 def test_a_server_that_dies_loses_nothing_that_was_acknowledged(
-    store: MilvusStore, milvus: Milvus, monkeypatch: pytest.MonkeyPatch
+    mortal: Milvus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    store = MilvusStore.create(mortal.location("shop"), OLD, entry=entry("create"))
     monkeypatch.setattr(server, "SECONDS", 3.0)
     model = MemoryStore.create("memory:", OLD, entry=entry("create"))
     seed, number = 5, 0
-    delay = threading.Timer(random.Random(3).uniform(1.0, 2.0), milvus.kill)
+    delay = threading.Timer(random.Random(3).uniform(1.0, 2.0), mortal.kill)
     delay.start()
     while True:
         try:
@@ -350,7 +361,7 @@ def test_a_server_that_dies_loses_nothing_that_was_acknowledged(
         step(model, seed, number)
         number += 1
     delay.join()
-    milvus.start()
+    mortal.start()
     wait_for(store)
     seen = picture(store)
     if seen != picture(model):  # the step that was under way may have been done
@@ -361,6 +372,7 @@ def test_a_server_that_dies_loses_nothing_that_was_acknowledged(
     step(store, seed, number)
     step(model, seed, number)
     assert picture(store) == picture(model)
+    store.close()
 
 
 def wait_for(store: MilvusStore) -> None:

@@ -24,7 +24,7 @@ from tests.gallery.traffic_worker import Expected, write
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 3.0
-SECONDS_SLOWLY = 8.0  # Milvus makes a new space in one or two
+SECONDS_SLOWLY = 6.0  # Milvus makes a new space in one or two
 
 
 def search(gallery: Gallery, stop: threading.Event) -> int:
@@ -55,12 +55,12 @@ def backfill(store: Store, stop: threading.Event, worker: str) -> int:
     return count
 
 
-def upgrade_and_back(store: Store, stop: threading.Event) -> int:
+def upgrade_and_back(store: Store, stop: threading.Event, seconds: float) -> int:
     rounds = 0
     while not stop.is_set():
         rounds += 1
         start(store)
-        stop.wait(0.6)
+        stop.wait(seconds / 5)
         state = store.state()
         back = dataclasses.replace(state, live=(OLD.fingerprint,), target=None, upgrade=None)
         store.change(back, entry=entry("upgrade rollback"))
@@ -112,7 +112,7 @@ def live_through(location: str) -> None:
         ]
         searches = [pool.submit(search, gallery, stop) for _ in range(2)]
         fills = [pool.submit(backfill, gallery.store, stop, name) for name in ("w1", "w2")]
-        rounds = pool.submit(upgrade_and_back, gallery.store, stop)
+        rounds = pool.submit(upgrade_and_back, gallery.store, stop, seconds)
         writers = [pool.submit(write, gallery.store, name, until) for name in ("t1", "t2")]
         expected = Expected()
         try:

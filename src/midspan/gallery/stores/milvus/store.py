@@ -1,4 +1,10 @@
-"""`milvus://host:19530/shop`: a gallery in Milvus, for more items than one machine holds."""
+"""`milvus://host:19530/shop`: a gallery in Milvus, for more items than one machine holds.
+
+Milvus has no transactions; head.py says how a write still happens at one moment, whole or not at
+all, and survives the death of its writer. What Milvus cannot promise: one write goes on at a time;
+after a power cut there is what its message queue and etcd kept; and once a space has an approximate
+index, an exact search fetches all of its vectors.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Self
 
-from midspan.errors import GalleryError
+from midspan.errors import GalleryError, SpaceMismatch, StateChanged
 from midspan.gallery import rules
 from midspan.gallery.filters import Filter, matches
 from midspan.gallery.items import Draft, Hit, Item, Payload
@@ -148,8 +154,17 @@ class MilvusStore:
         return self._access.read(look)
 
     def search(self, query: Query) -> list[list[Hit]]:
+        begun = False
+
         def look(view: View) -> list[list[Hit]]:
-            rules.check_query(view.known.state, query)
+            nonlocal begun
+            try:
+                rules.check_query(view.known.state, query)
+            except SpaceMismatch as error:
+                if not begun:
+                    raise
+                raise StateChanged(f"{self.location}: {error}; search again") from error
+            begun = True
             return search(view, query)
 
         return self._access.read(look, records=False)
