@@ -4,8 +4,9 @@
 
 DIR holds omniglot32.npz, gtsrb32.npz, flowers32.npz and glyphs28.npz. Each set is one
 `midspan bench` of its own folder below --out; a second start goes on. All are joined on one page,
-and the tables are copied to benchmarks/results/methods_*.csv. `--part dims`, `--part weaker` are
-the two further questions: dims that change (LCE's and L2's maps), and a smaller new encoder.
+and the tables are copied to benchmarks/results/methods_*.csv. `--part ablation`,
+`--part dims` and `--part weaker` are further questions: AdvBCT's terms one by one, dims that change
+(LCE's and L2's maps), and a smaller new encoder.
 """
 
 from __future__ import annotations
@@ -32,7 +33,6 @@ class Set:
     augment: tuple[str, ...]
     size: int = 16  # px: letters stay legible, and an encoder costs half a minute of one core
     exclude_column: str | None = None
-    ablation: bool = False
     chain: tuple[str, ...] = ()
 
 
@@ -40,15 +40,14 @@ class Set:
 SETS = {
     "omniglot32": Set(epochs=8, seeds=3, augment=("affine",), chain=("lce",)),
     "gtsrb32": Set(
-        epochs=14,
+        epochs=12,
         seeds=3,
         size=32,
         augment=("affine", "light"),
         exclude_column="track",
-        ablation=True,
     ),
-    "flowers32": Set(epochs=14, seeds=3, size=32, augment=("affine", "flip", "light")),
-    "glyphs28": Set(epochs=6, seeds=1, augment=("affine",)),
+    "flowers32": Set(epochs=12, seeds=3, size=32, augment=("affine", "flip", "light")),
+    "glyphs28": Set(epochs=5, seeds=1, augment=("affine",)),
 }
 
 
@@ -73,7 +72,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--part", choices=["table", "dims", "weaker"], default="table")
+    parser.add_argument("--part", choices=["table", "ablation", "dims", "weaker"], default="table")
     parser.add_argument("--only", choices=list(SETS), help="one data set of the table")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--results", type=Path, default=RESULTS)
@@ -81,9 +80,15 @@ def main() -> None:
     plans: dict[str, BenchSettings] = {}
     if given.part == "table":
         for name in [given.only] if given.only else SETS:
-            plans[name] = settings(
-                given.data, name, ablation=SETS[name].ablation, chain=SETS[name].chain
-            )
+            plans[name] = settings(given.data, name, chain=SETS[name].chain)
+    elif given.part == "ablation":
+        plans["ablation"] = settings(
+            given.data,
+            "omniglot32",
+            allocations=("extended-class",),
+            methods=("advbct",),
+            ablation=True,
+        )
     elif given.part == "dims":
         for old, new in ((64, 128), (128, 64)):
             plans[f"dims-{old}-{new}"] = settings(
