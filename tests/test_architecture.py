@@ -26,6 +26,7 @@ MAP: dict[str, set[str]] = {
     "reports": {"evaluation"},
     "gallery": set(),
     "upgrade": {"gallery", "bridges", "evaluation"},
+    "client": set(),
 }
 ANYTHING = {"service", "cli"}  # may import every room; nobody imports them
 INSIDE_BASE = {
@@ -73,7 +74,7 @@ def test_imports_follow_the_map(file: Path) -> None:
     assert not extra, f"{file.relative_to(SOURCE)} may not import {sorted(extra)}"
 
 
-@pytest.mark.parametrize("room", ["gallery", "upgrade", "evaluation", "bridges", "data"])
+@pytest.mark.parametrize("room", ["gallery", "upgrade", "evaluation", "bridges", "data", "client"])
 def test_light_rooms_do_not_load_torch(room: str) -> None:
     if not (SOURCE / room).is_dir():
         pytest.skip(f"{room} is not built yet")
@@ -103,6 +104,7 @@ def test_front_door_is_light_and_quick() -> None:
 
 def test_front_door_is_pinned() -> None:
     assert set(midspan.__all__) == {
+        "Client",
         "Embeddings",
         "Gallery",
         "MidspanError",

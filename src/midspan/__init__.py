@@ -15,6 +15,7 @@ __version__ = "0.1.0"
 
 # name → where it lives; imported at first use
 _LAZY = {
+    "Client": "midspan.client:Client",
     "Gallery": "midspan.gallery:Gallery",
     "Upgrade": "midspan.upgrade:Upgrade",
     "data": "midspan.data",
@@ -25,6 +26,7 @@ _LAZY = {
 }
 
 __all__ = [
+    "Client",
     "Embeddings",
     "Gallery",
     "MidspanError",
@@ -40,6 +42,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from midspan import data, evaluation
+    from midspan.client import Client
     from midspan.encoders import load_encoder
     from midspan.evaluation import compare
     from midspan.gallery import Gallery

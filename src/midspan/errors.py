@@ -15,6 +15,8 @@ MidspanError
 │   ├── ItemError        an id, uri, payload or filter that a gallery cannot take
 │   ├── StateChanged     somebody else changed the gallery's state in between: read it again
 │   └── StoreError       the engine below refused: disk full, read-only, busy, server gone
+├── RequestError         a service refused a request; has its status, kind and request_id
+│   └── Unreachable      a service did not answer, after all tries
 └── RunError             a training run in a state that does not allow the step
     └── Interrupted      stopped by Ctrl-C at a point from which the same command goes on
 
@@ -77,6 +79,21 @@ class StateChanged(GalleryError): ...
 
 
 class StoreError(GalleryError): ...
+
+
+class RequestError(MidspanError):
+    """What a client is told and has no class of its own here; `kind` is the service's word."""
+
+    def __init__(
+        self, message: str, *, status: int | None = None, kind: str = "", request_id: str = ""
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.kind = kind
+        self.request_id = request_id
+
+
+class Unreachable(RequestError): ...
 
 
 class RunError(MidspanError): ...
