@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -18,7 +19,7 @@ from midspan.gallery import Gallery
 from tests.service.shop import Shop, encoded, make_gallery, name, new_vectors
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 120.0
+PATIENCE = 240.0  # the machine may be busy
 pytestmark = [pytest.mark.slow, pytest.mark.server]
 
 
@@ -93,7 +94,7 @@ def test_kill_9_during_adds_loses_nothing_that_was_acknowledged(shop: Shop, plac
     acknowledged: list[str] = []
 
     def add(worker: int) -> None:
-        with httpx.Client(base_url=server.url, timeout=60) as client:
+        with httpx.Client(base_url=server.url, timeout=PATIENCE) as client:
             for number in range(10_000):
                 id = f"w{worker}-{number}"
                 try:
@@ -115,18 +116,18 @@ def test_kill_9_during_adds_loses_nothing_that_was_acknowledged(shop: Shop, plac
     assert len(acknowledged) >= 20, "it did too little to mean something"
     server = Server(shop, place)
     try:
-        with httpx.Client(base_url=server.url, timeout=60) as client:
+        with httpx.Client(base_url=server.url, timeout=PATIENCE) as client:
             for id in acknowledged:
                 assert client.get(f"/v1/items/{id}").status_code == 200, id
                 assert client.get(f"/v1/thumbnails/{id}").status_code == 200, id
             assert client.get("/v1/gallery/verify").json()["ok"] is True
     finally:
-        assert server.end(signal.SIGTERM) in (0, -signal.SIGTERM)
+        assert server.end(signal.SIGTERM) == 0
 
 
 def test_kill_9_during_a_backfill_and_the_upgrade_goes_on_by_itself(shop: Shop, place: str) -> None:
     def status(server: Server) -> dict[str, int]:
-        found: dict[str, int] = httpx.get(f"{server.url}/v1/upgrade", timeout=60).json()
+        found: dict[str, int] = httpx.get(f"{server.url}/v1/upgrade", timeout=PATIENCE).json()
         assert found["old"] + found["new"] + found["failed"] == found["all"] == 60
         return found
 
@@ -141,7 +142,9 @@ def test_kill_9_during_a_backfill_and_the_upgrade_goes_on_by_itself(shop: Shop, 
     settings.write_text(f'new_vectors = "{file}"\nbatch = 4\nmax_rate = 15.0\n')
     server = Server(shop, place, "--settings", str(settings))
     body = {"order": "random", "run": True, "calibrate": False}
-    assert httpx.post(f"{server.url}/v1/upgrade/start", json=body, timeout=60).status_code == 200
+    assert (
+        httpx.post(f"{server.url}/v1/upgrade/start", json=body, timeout=PATIENCE).status_code == 200
+    )
     until(server, 4)
     server.end(signal.SIGKILL)
     with Gallery.open(place) as gallery:
@@ -152,7 +155,7 @@ def test_kill_9_during_a_backfill_and_the_upgrade_goes_on_by_itself(shop: Shop, 
     try:
         until(server, 60)
         query = {"vector": new_vectors(shop).vectors[5].tolist()}
-        found = httpx.post(f"{server.url}/v1/search/vector", json=query, timeout=60).json()
+        found = httpx.post(f"{server.url}/v1/search/vector", json=query, timeout=PATIENCE).json()
         assert (found["results"][0]["id"], found["results"][0]["space_role"]) == (name(5), "new")
     finally:
         server.end(signal.SIGTERM)
@@ -167,7 +170,7 @@ def test_health_answers_while_an_encoder_works_and_a_stop_finishes_what_it_began
 
     def search() -> None:
         url = f"{server.url}/v1/search/image"
-        answers.append(httpx.post(url, files={"file": encoded(1)}, timeout=60).status_code)
+        answers.append(httpx.post(url, files={"file": encoded(1)}, timeout=PATIENCE).status_code)
 
     thread = threading.Thread(target=search)
     thread.start()
@@ -175,11 +178,11 @@ def test_health_answers_while_an_encoder_works_and_a_stop_finishes_what_it_began
     slowest = 0.0
     for _ in range(10):
         started = time.monotonic()
-        assert httpx.get(f"{server.url}/healthz", timeout=60).status_code == 200
+        assert httpx.get(f"{server.url}/healthz", timeout=PATIENCE).status_code == 200
         slowest = max(slowest, time.monotonic() - started)
     assert answers == [], "the encoder was done too early to show anything"
     assert slowest < 2.0
-    with httpx.stream("GET", f"{server.url}/v1/events", timeout=60) as events:
+    with httpx.stream("GET", f"{server.url}/v1/events", timeout=PATIENCE) as events:
         lines = events.iter_lines()
         assert next(lines).startswith("retry:")
         server.process.send_signal(signal.SIGTERM)
@@ -187,4 +190,7 @@ def test_health_answers_while_an_encoder_works_and_a_stop_finishes_what_it_began
         assert "event: gallery" in rest
     thread.join()
     assert answers == [200], "an answer that was begun was not finished"
-    assert server.end(signal.SIGTERM) in (0, -signal.SIGTERM)
+    assert server.process.wait(PATIENCE) == 0
+    server.log.close()
+    last = json.loads(Path(f"{place}.log").read_text().splitlines()[-1])
+    assert last["message"] == "stopped"

@@ -47,15 +47,15 @@ class Hub:
 
     async def stream(self) -> AsyncIterator[bytes]:
         listener: asyncio.Queue[bytes | None] = asyncio.Queue(maxsize=BEHIND)
+        self._loop = asyncio.get_running_loop()  # first: a signal may come at any moment
         self._listeners.add(listener)
         try:
             now = await self._core.reading.run(self._snapshot)
             yield b"retry: 2000\n\n"
             for name, content in now.items():
                 yield _event(name, content)
-            self._loop = asyncio.get_running_loop()
             if self._task is None or self._task.done():
-                self._task = asyncio.get_running_loop().create_task(self._watch())
+                self._task = self._loop.create_task(self._watch())
             while not self._closing:
                 try:
                     message = await asyncio.wait_for(listener.get(), HEARTBEAT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from types import FrameType
 
 import uvicorn
@@ -62,6 +63,10 @@ def serve(settings: Settings) -> None:
         ws="none",
     )
     logs.event("start", host=settings.host, port=settings.port)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # uvicorn sends itself the signal again when all is done: the last lines of the log are
+        # still to be written then.
+        signal.signal(number, lambda *_: None)
     try:
         _Server(config, app.state.context).run()
         logs.event("stopped")
