@@ -95,3 +95,32 @@ def test_written_and_read_again(tmp_path: Path) -> None:
     from midspan.config import read_toml
 
     assert read_toml(path) == raw
+
+
+def slices(encoder: dict[str, object], train: dict[str, object]) -> RunConfig:
+    return RunConfig.from_dict({"data": {"name": "digits"}, "encoder": encoder, "train": train})
+
+
+def test_learners_bring_sub_embeddings_unless_said_otherwise() -> None:
+    assert slices({"dim": 32}, {}).sub_embeddings == 1
+    assert slices({"dim": 32}, {"learners": 4}).sub_embeddings == 4
+    assert slices({"dim": 32, "sub_embeddings": 8}, {"learners": 4}).sub_embeddings == 8
+    assert slices({"dim": 32, "sub_embeddings": 1}, {"learners": 4}).sub_embeddings == 1
+
+
+@pytest.mark.parametrize(
+    ("encoder", "train", "message"),
+    [
+        ({"dim": 30}, {"learners": 4}, "learners = 4 does not divide"),
+        ({"dim": 32, "sub_embeddings": 5}, {}, "sub_embeddings = 5 does not divide"),
+        ({"dim": 32, "sub_embeddings": 0}, {}, "out of range"),
+        ({"dim": 32, "sub_embeddings": 8}, {"learners": 16}, "end inside a sub-embedding"),
+        ({"dim": 32, "first_confidence": 1000.0}, {}, "first_confidence = 1000.0 is out of range"),
+        ({"dim": 32, "sub_embedings": 4}, {}, "did you mean 'sub_embeddings'"),
+    ],
+)
+def test_slices_that_do_not_fit_are_refused(
+    encoder: dict[str, object], train: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        slices(encoder, train)

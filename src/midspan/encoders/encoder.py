@@ -25,12 +25,10 @@ from midspan.encoders.embedding import (
     image_source,
     vector_source,
 )
-from midspan.encoders.heads import Head, average
+from midspan.encoders.heads import CONFIDENCE_RANGE, Head, average
 from midspan.encoders.preprocessing import Preprocessing
 from midspan.errors import EncoderError
 from midspan.spaces import Embeddings, FloatArray, Space, fingerprint
-
-CONFIDENCE_RANGE = (-4.0, 6.0)  # of the logarithm
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,18 +95,15 @@ class Encoder(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, H, W) or (B, F) → (B, D), not normalised: losses do that themselves."""
-        return self._sliced(self.head(self._features(x)))
+        return self.from_features(self.features(x))
 
     def encode(self, x: Tensor) -> Encoded:
         """As forward, with the confidences, if it has them."""
-        features = self._features(x)
-        vectors = self._sliced(self.head(features))
-        if self.confidence is None:
-            return Encoded(vectors, None)
-        raw: Tensor = self.confidence(average(features))
-        return Encoded(vectors, raw.clamp(*CONFIDENCE_RANGE).exp())
+        features = self.features(x)
+        return Encoded(self.from_features(features), self.confidence_of(features))
 
-    def _features(self, x: Tensor) -> Tensor:
+    def features(self, x: Tensor) -> Tensor:
+        """What the backbone says: a map (B, F, h, w), or (B, F)."""
         if x.ndim != (4 if self.takes_images else 2) or x.shape[1] != self._inputs:
             wanted = f"(B, {self._inputs}, H, W)" if self.takes_images else f"(B, {self._inputs})"
             raise EncoderError(
@@ -122,11 +117,20 @@ class Encoder(nn.Module):
         features: Tensor = self.backbone(x)
         return features
 
-    def _sliced(self, z: Tensor) -> Tensor:
+    def from_features(self, features: Tensor) -> Tensor:
+        """What `forward` does after the backbone."""
+        z: Tensor = self.head(features)
         if self.sub_embeddings == 1:
             return z
         slices = z.view(len(z), self.sub_embeddings, -1)  # (B, K, D/K)
         return F.normalize(slices, dim=2).flatten(1)
+
+    def confidence_of(self, features: Tensor) -> Tensor | None:
+        """(B, K) > 0, if it has them."""
+        if self.confidence is None:
+            return None
+        raw: Tensor = self.confidence(average(features))
+        return raw.clamp(*CONFIDENCE_RANGE).exp()
 
     # ---- what it is ------------------------------------------------------------------------------
 
@@ -224,10 +228,10 @@ class Encoder(nn.Module):
         self.eval()
         try:
             return embed_source(
-                self._source(images, ids=ids),
+                self.source(images, ids=ids),
                 space=self.space,
                 normalise=self.normalise,
-                prepare=lambda read: self._tensor(read, device=here),
+                prepare=lambda read: self.tensor(read, device=here),
                 run=self._run,
                 batch_size=batch_size,
                 show=progress,
@@ -236,7 +240,8 @@ class Encoder(nn.Module):
         finally:
             self.train(was_training)
 
-    def _source(self, images: Embeddable, *, ids: Ids | None) -> Source:
+    def source(self, images: Embeddable, *, ids: Ids | None) -> Source:
+        """The items in the form that this encoder reads."""
         if self._preprocessing is not None:
             return image_source(images, preprocessing=self._preprocessing, ids=ids, name=self.name)
         config = self.backbone.config()
@@ -244,7 +249,8 @@ class Encoder(nn.Module):
             images, inputs=config["inputs"], origin=config["source"], ids=ids, name=self.name
         )
 
-    def _tensor(self, read: np.ndarray[Any, Any], *, device: torch.device) -> Tensor:
+    def tensor(self, read: np.ndarray[Any, Any], *, device: torch.device) -> Tensor:
+        """What was read of them, as input of the network."""
         if self._preprocessing is not None:
             return self._preprocessing.tensor(read, device=device)
         return torch.from_numpy(read).to(device)

@@ -8,6 +8,7 @@ LOSSES = {
     "normalised-softmax": "midspan.losses.normalised_softmax:NormalisedSoftmax",
     "cosface": "midspan.losses.cosface:CosFace",
     "arcface": "midspan.losses.arcface:ArcFace",
+    "url": "midspan.losses.url:URL",
     "margin": "midspan.losses.margin:Margin",
     "triplet": "midspan.losses.triplet:Triplet",
     "proxy-nca": "midspan.losses.proxy_nca:ProxyNCA",

@@ -21,6 +21,7 @@ class RecognitionLoss(nn.Module):
 
     has_classifier: ClassVar[bool] = True  # False: pairs only, logits are None
     normalised: ClassVar[bool] = True  # cosines of unit rows, or plain dot products
+    uses_confidence: ClassVar[bool] = False  # True: wants an encoder that is `confident`
     scale: float = 1.0
     rows_lr: float = 1.0  # learning rate of the class rows, as a multiple of the encoder's
 
@@ -51,7 +52,24 @@ class RecognitionLoss(nn.Module):
         """With other class rows (C, D) than its own, such as a slice of them."""
         return self.scale * cosines(vectors, rows)
 
-    def part(self, vectors: Tensor, labels: Tensor, dims: slice) -> Tensor:
+    def confident_logits(self, vectors: Tensor, confidence: Tensor | None) -> Tensor | None:
+        """As `logits`, for an encoder that says how sure it is of its K sub-embeddings (B, K).
+
+        A loss that does not ask for confidences has the same logits with and without them.
+        """
+        return self.logits(vectors)
+
+    def regulariser(self, confidence: Tensor | None) -> Tensor | None:
+        """What keeps the confidences in bounds, weighted; None: nothing is needed."""
+        return None
+
+    def typical_scale(self) -> float:
+        """By what a cosine is multiplied, on average: for those who reuse the class rows."""
+        return self.scale
+
+    def part(
+        self, vectors: Tensor, labels: Tensor, dims: slice, *, confidence: Tensor | None = None
+    ) -> Tensor:
         """The loss of these dims alone, with the same dims of the class rows.
 
         Nothing outside of the slice gets a gradient.

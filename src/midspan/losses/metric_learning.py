@@ -48,7 +48,9 @@ class MetricLearning(RecognitionLoss):
     def logits(self, vectors: Tensor) -> None:
         return None
 
-    def part(self, vectors: Tensor, labels: Tensor, dims: slice) -> Tensor:
+    def part(
+        self, vectors: Tensor, labels: Tensor, dims: slice, *, confidence: Tensor | None = None
+    ) -> Tensor:
         if list(self.parameters()):
             raise ConfigError(
                 "a loss of pytorch-metric-learning that learns class rows cannot judge a slice of "

@@ -30,6 +30,7 @@ from midspan.training.interrupt import interruptible
 from midspan.training.samplers import Balanced, Sampler, Shuffled
 from midspan.training.settings import TrainSettings
 from midspan.training.step import Shown, Step
+from midspan.training.variations import Variations
 
 OnEpoch = Callable[[Mapping[str, float]], None]
 
@@ -44,6 +45,7 @@ class Task:
     load: Callable[[IntArray], Tensor]  # rows → network input (B, …)
     labels: IntArray  # (N,)
     old_vectors: Tensor | None  # (N, D_old) unit
+    variations: Variations | None = None  # what is done to images, recorded
 
 
 def fit(
@@ -61,6 +63,7 @@ def fit(
         encoder=task.encoder,
         loss=task.loss,
         method=task.method,
+        decorrelation=task.variations.decorrelation if task.variations else None,
         recognition_weight=settings.recognition_weight,
         learners=settings.learners,
         images=len(task.labels),
@@ -106,6 +109,9 @@ def fit(
                 images = task.load(rows).to(device, non_blocking=True)
                 for augmentation in augmentations:
                     images = augmentation(images, torch.default_generator)
+                varied = None
+                if task.variations is not None:
+                    images, varied = task.variations(images, rows, torch.default_generator)
                 index = torch.from_numpy(rows)
                 target = labels[index].to(device, non_blocking=True)
                 old = None if task.old_vectors is None else task.old_vectors[index].to(device)
@@ -117,6 +123,7 @@ def fit(
                     epoch=epoch,
                     progress=global_step / (settings.epochs * steps),
                     learner=learner,
+                    variations=varied,
                 )
                 terms = modules(shown)
                 loss = torch.stack(list(terms.values())).sum()

@@ -12,6 +12,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import nn
+from torch.nn import functional as F
 
 from midspan.data.cache import cache_dir
 from midspan.encoders import Encoder, OnnxEncoder, load_encoder
@@ -90,15 +91,25 @@ def label_map(new: Sequence[str], old: Sequence[str]) -> IntArray:
     return np.array([place.get(name, -1) for name in new], dtype=np.int64)
 
 
-def save_classifier(folder: Path, loss: RecognitionLoss, class_names: Sequence[str]) -> None:
-    """The rows of the recognition loss, for the next encoder to stay compatible with."""
+def save_classifier(
+    folder: Path, loss: RecognitionLoss, class_names: Sequence[str], *, sub_embeddings: int = 1
+) -> None:
+    """The rows of the recognition loss, for the next encoder to stay compatible with.
+
+    A loss with confidences compares slice by slice: its rows are saved with slices of length one,
+    so that the cosine of the whole is the mean of theirs, and its scale is the mean confidence.
+    """
+    rows = loss.rows
+    if loss.uses_confidence and rows is not None:
+        slices = rows.detach().view(len(rows), sub_embeddings, -1)
+        rows = nn.Parameter(F.normalize(slices, dim=2).flatten(1))
     facts = {
         "class_names": list(class_names),
-        "scale": loss.scale,
+        "scale": loss.typical_scale(),
         "normalised": loss.normalised,
         "has_classifier": loss.has_classifier,
     }
-    tensors = {"rows": loss.rows, "bias": loss.bias}
+    tensors = {"rows": rows, "bias": loss.bias}
     save_file(
         {
             n: t.detach().cpu().contiguous()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from midspan.training.loop import Task, fit
 from midspan.training.maps import load_maps, save_maps
 from midspan.training.old import OldModel, artifacts, save_classifier
 from midspan.training.settings import RunConfig
+from midspan.training.variations import Variations, make_variations
 
 VECTORS = "vectors"  # the one backbone, and the one kind of data, without images
 
@@ -85,6 +87,7 @@ def train(
             load=loader(encoder, inputs.train),
             labels=inputs.labels,
             old_vectors=old_vectors,
+            variations=_variations(config, inputs.train),
         ),
         settings=config.train,
         seed=config.seed,
@@ -96,7 +99,7 @@ def train(
     if old is not None and "direct" in method.directions:
         encoder.compatible_with = (old.space.fingerprint,)
     encoder.save(folder.encoder)
-    save_classifier(folder.path, loss, inputs.class_names)
+    save_classifier(folder.path, loss, inputs.class_names, sub_embeddings=encoder.sub_embeddings)
     bridges: Mapping[str, Bridge] = {}
     if old is not None:
         bridges = save_maps(
@@ -143,7 +146,7 @@ def _new_encoder(config: RunConfig, inputs: Inputs) -> Encoder:
         _, height, width, depth = inputs.train.source.images.shape
         size = size or max(height, width)
         channels = channels or (1 if depth == 1 else 3)
-    return build_encoder(
+    encoder = build_encoder(
         backbone=wanted.backbone,
         dim=wanted.dim,
         head=wanted.head,
@@ -151,8 +154,13 @@ def _new_encoder(config: RunConfig, inputs: Inputs) -> Encoder:
         channels=channels,
         name=config.name,
         seed=config.seed,
+        sub_embeddings=config.sub_embeddings,
+        confident=wanted.confident,
         settings=settings,
     )
+    if encoder.confidence is not None:
+        torch.nn.init.constant_(encoder.confidence.bias, math.log(wanted.first_confidence))
+    return encoder
 
 
 def _decoded(inputs: Inputs, encoder: Encoder, *, show_progress: bool) -> Inputs:
@@ -182,6 +190,7 @@ def _prepared(
     config: RunConfig, inputs: Inputs, old: OldModel | None, *, show_progress: bool
 ) -> tuple[RecognitionLoss, Method, torch.Tensor | None]:
     loss: RecognitionLoss = build(LOSSES, config.loss, what="loss")
+    _check_confidence(config, loss)
     method: Method = build(METHODS, config.method, what="method")
     if method.uses_old and old is None:
         raise ConfigError(
@@ -198,6 +207,34 @@ def _prepared(
     if rows is not None:
         loss.fix_rows(rows)
     return loss, method, None if known is None else known.vectors
+
+
+def _variations(config: RunConfig, items: Items) -> Variations | None:
+    if config.variations is None:
+        return None
+    if isinstance(items, Embeddings):
+        raise ConfigError("[variations] change images, but [data] holds vectors; drop the section")
+    return make_variations(
+        config.variations,
+        images=items,
+        dim=config.encoder.dim,
+        sub_embeddings=config.sub_embeddings,
+        seed=config.seed,
+    )
+
+
+def _check_confidence(config: RunConfig, loss: RecognitionLoss) -> None:
+    name, confident = config.loss["name"], config.encoder.confident
+    if loss.uses_confidence and not confident:
+        raise ConfigError(
+            f"[loss] name = {name!r} weighs sub-embeddings by their confidence, but the encoder "
+            "gives none: add confident = true to [encoder], or take name = 'cosface'"
+        )
+    if confident and not loss.uses_confidence:
+        raise ConfigError(
+            f"[encoder] confident = true, but nothing teaches the confidences: [loss] name = "
+            f"{name!r} does not use them; take name = 'url', or drop confident"
+        )
 
 
 def _scores(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from midspan.config import check_settings, construct, read_toml
+from midspan.encoders.heads import CONFIDENCE_RANGE
 from midspan.errors import ConfigError
 
 
@@ -68,7 +70,52 @@ class EncoderSettings:
     head: str = "linear"
     size: int | None = None
     channels: Literal[1, 3] | None = None
+    sub_embeddings: int | None = None  # slices of length 1 each; None: one for each learner
+    confident: bool = False  # a confidence for each sub-embedding, for the loss 'url'
+    first_confidence: float = 64.0  # where they start: the scale of CosFace
     settings: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.sub_embeddings is not None and self.sub_embeddings < 1:
+            raise ConfigError(
+                f"[encoder] sub_embeddings = {self.sub_embeddings} is out of range: wanted 1 up"
+            )
+        low, high = (math.exp(value) for value in CONFIDENCE_RANGE)
+        if not low < self.first_confidence < high:
+            raise ConfigError(
+                f"[encoder] first_confidence = {self.first_confidence} is out of range; "
+                f"wanted more than {low:.2g} and less than {high:.3g}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class VariationSettings:
+    """[variations]: what spoils the images at random, and what the encoder learns from it.
+
+    Defaults: URL (CVPR 2020), from memory. Both weights 0: augmentation alone.
+    """
+
+    names: tuple[str, ...] = ("blur", "occlusion", "perspective")
+    probability: float = 0.3  # of each, independently
+    variation_weight: float = 2.0  # own half of the sub-embeddings tells the variation
+    confusion_weight: float = 2.0  # and none of the others
+    attributes: str | None = None  # file of an attribute network that mines further ones
+    threshold: float = 0.5  # of its probabilities
+
+    def __post_init__(self) -> None:
+        wrong = {
+            "probability": 0 <= self.probability <= 1,
+            "variation_weight": self.variation_weight >= 0,
+            "confusion_weight": self.confusion_weight >= 0,
+            "threshold": 0 < self.threshold < 1,
+        }
+        for name, fine in wrong.items():
+            if not fine:
+                raise ConfigError(f"[variations] {name} = {getattr(self, name)} is out of range")
+        if len(set(self.names)) < len(self.names):
+            raise ConfigError(f"[variations] names = {list(self.names)}: each only once")
+        if not self.names and self.attributes is None:
+            raise ConfigError("[variations] wants names or attributes; or leave the section out")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,6 +164,7 @@ class RunConfig:
     evaluate: EvaluateSettings
     allocation: AllocationSettings | None
     old: OldSettings | None
+    variations: VariationSettings | None
     raw: Mapping[str, Any]  # as written, for the run folder
 
     SECTIONS: ClassVar[Mapping[str, type]] = {
@@ -125,6 +173,7 @@ class RunConfig:
         "evaluate": EvaluateSettings,
         "allocation": AllocationSettings,
         "old": OldSettings,
+        "variations": VariationSettings,
     }
 
     @classmethod
@@ -140,6 +189,19 @@ class RunConfig:
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any], *, default_name: str = "run") -> RunConfig:
+        """Checked section by section, then what the sections say of each other."""
+        config = cls._from_sections(raw, default_name=default_name)
+        _check_slices(config.encoder.dim, config.sub_embeddings, config.train.learners)
+        return config
+
+    @property
+    def sub_embeddings(self) -> int:
+        """As said in [encoder], or one for each learner."""
+        said = self.encoder.sub_embeddings
+        return self.train.learners if said is None else said
+
+    @classmethod
+    def _from_sections(cls, raw: Mapping[str, Any], *, default_name: str) -> RunConfig:
         known = {"name", "seed", *cls.SECTIONS, "data", "loss", "method"}
         for key in raw:
             if key not in known:
@@ -166,7 +228,26 @@ class RunConfig:
             evaluate=sections.get("evaluate", EvaluateSettings()),
             allocation=sections.get("allocation"),
             old=sections.get("old"),
+            variations=sections.get("variations"),
             raw=raw,
+        )
+
+
+def _check_slices(dim: int, sub_embeddings: int, learners: int) -> None:
+    for what, count in (
+        ("[train] learners", learners),
+        ("[encoder] sub_embeddings", sub_embeddings),
+    ):
+        if dim % count:
+            raise ConfigError(
+                f"{what} = {count} does not divide [encoder] dim = {dim}: all slices are of one "
+                "size; choose a divisor"
+            )
+    if sub_embeddings > 1 and sub_embeddings % learners:
+        raise ConfigError(
+            f"[encoder] sub_embeddings = {sub_embeddings} with [train] learners = {learners}: a "
+            "learner would end inside a sub-embedding; give each learner a whole number of them, "
+            "or leave sub_embeddings out"
         )
 
 
@@ -189,7 +270,12 @@ def apply_change(raw: dict[str, Any], change: str) -> None:
 
 
 # Settings that name files: relative ones are meant from the run file's folder.
-_PATHS = (("data", "path"), ("old", "run"), ("old", "embeddings"))
+_PATHS = (
+    ("data", "path"),
+    ("old", "run"),
+    ("old", "embeddings"),
+    ("variations", "attributes"),
+)
 
 
 def _with_paths(raw: dict[str, Any], folder: Path) -> dict[str, Any]:

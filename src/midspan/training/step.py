@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from midspan.encoders import Encoder
 from midspan.losses import RecognitionLoss
+from midspan.losses.decorrelation import Decorrelation
 from midspan.methods import Batch, Method
 
 
@@ -25,10 +26,11 @@ class Shown:
     epoch: int
     progress: float
     learner: int | None = None  # the slice of the embedding that learns; None: the whole
+    variations: Tensor | None = None  # (B, M) 0 or 1, what was done to each image
 
 
 class Step(nn.Module):
-    """Encoder, recognition loss and method: all that learns. A wrapper for many GPUs wraps this."""
+    """Encoder, losses and method: all that learns. A wrapper for many GPUs wraps this."""
 
     clusters: Tensor  # (N,) for Divide & Conquer, else (0,)
 
@@ -38,6 +40,7 @@ class Step(nn.Module):
         encoder: Encoder,
         loss: RecognitionLoss,
         method: Method,
+        decorrelation: Decorrelation | None = None,
         recognition_weight: float = 1.0,
         learners: int = 1,
         images: int = 0,
@@ -47,6 +50,7 @@ class Step(nn.Module):
         self.encoder = encoder
         self.loss = loss
         self.method = method
+        self.decorrelation = decorrelation
         self.recognition_weight = recognition_weight
         self.learners = learners
         # The cluster of each image, with the weights: a run that goes on needs both.
@@ -57,15 +61,21 @@ class Step(nn.Module):
         with self.autocast():
             encoded = self.encoder.encode(shown.images)
         vectors = encoded.vectors.float()  # (B, D)
+        confidence = None if encoded.confidence is None else encoded.confidence.float()
         seen = self.method.mix(vectors, old=shown.old, labels=shown.labels)
-        logits = self.loss.logits(seen)
+        logits = self.loss.confident_logits(seen, confidence)
         if shown.learner is None:
             recognition = self.loss(vectors=seen, logits=logits, labels=shown.labels)
         else:
             width = seen.shape[1] // self.learners
             dims = slice(shown.learner * width, (shown.learner + 1) * width)
-            recognition = self.loss.part(seen, shown.labels, dims)
+            recognition = self.loss.part(seen, shown.labels, dims, confidence=confidence)
         terms = {"recognition": self.recognition_weight * recognition}
+        bounds = self.loss.regulariser(confidence)
+        if bounds is not None:
+            terms["confidence"] = self.recognition_weight * bounds
+        if self.decorrelation is not None and shown.variations is not None:
+            terms |= self.decorrelation(vectors, shown.variations)
         terms |= self.method(
             Batch(
                 vectors=vectors,
