@@ -173,7 +173,7 @@ class Spares:
     def __init__(self, location: str) -> None:
         self._server = Server(location)
         self._make = schema.make_collection
-        self._shelves: dict[str, queue.Queue[str]] = {}
+        self._shelves: dict[str, queue.Queue[str | Exception]] = {}
         self._uses: dict[str, int] = {}
         self._helper = ThreadPoolExecutor(1)
 
@@ -185,12 +185,19 @@ class Spares:
         if shelf.qsize() <= wanted // 2:
             for _ in range(wanted):
                 self._helper.submit(self._add, shelf, settings)
-        self._server.rename(shelf.get(timeout=120), name)
+        spare = shelf.get(timeout=120)
+        if isinstance(spare, Exception):
+            raise spare
+        self._server.rename(spare, name)
 
-    def _add(self, shelf: queue.Queue[str], settings: dict[str, Any]) -> None:
+    def _add(self, shelf: queue.Queue[str | Exception], settings: dict[str, Any]) -> None:
         name = f"spare_{uuid.uuid4().hex}"
-        self._make(self._server, name, **settings)
-        shelf.put(name)
+        try:
+            self._make(self._server, name, **settings)
+        except Exception as error:
+            shelf.put(error)
+        else:
+            shelf.put(name)
 
     def forget(self, name: str) -> None:
         """Collections of a gallery that is no longer wanted are dropped."""
