@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -21,9 +22,11 @@ from midspan.spaces import Embeddings, Space
 from midspan.upgrade import Settings, Upgrade
 from midspan.upgrade.throttle import live_latency
 
-BATCH = 64
+BATCH = 64  # of the bare loop
+FILES = 4096
 SIZE = 96  # pixels of the files; the encoder takes 32
-SECONDS = 14.0  # of searching, idle and during the backfill
+SECONDS = 3.0  # of searching in one turn, idle or during the backfill
+TURNS = 6
 PAUSE = 0.005  # between two searches: a service at about 150 queries a second
 
 
@@ -46,11 +49,11 @@ def backfill(world: World, note: Notes) -> None:
     """The bare loop decodes a batch in threads and runs the encoder on it, nothing else."""
     from midspan.encoders import build_encoder
 
-    count = min(world.items, 4096)
-    paths = images(world.folder / "images", count)
+    paths = images(world.folder / "images", min(world.items, FILES)) * 2
+    count = len(paths)
     encoder = build_encoder(backbone="small-resnet", dim=128, size=32, channels=3, seed=0).eval()
     rates: dict[str, list[float]] = {"bare loop": [], "embed()": [], "backfill": []}
-    for turn in range(4):
+    for turn in range(2 if world.items < 1000 else 3):
         for arm, seconds in (
             ("bare loop", bare_loop(encoder, paths)),
             ("embed()", embed_all(encoder, paths)),
@@ -96,8 +99,9 @@ def embed_all(encoder: object, paths: list[Path]) -> float:
 
     assert isinstance(encoder, Encoder)
     names = np.array([str(path) for path in paths])
+    ids = np.array([name(number) for number in range(len(paths))])
     started = time.perf_counter()
-    encoder.embed(ImageSet(ids=names, source=FileSource(root=Path(), names=names)), progress=False)
+    encoder.embed(ImageSet(ids=ids, source=FileSource(root=Path(), names=names)), progress=False)
     return time.perf_counter() - started
 
 
@@ -118,7 +122,7 @@ def backfill_once(encoder: object, paths: list[Path], folder: Path) -> float:
         fingerprint=encoder.space.fingerprint,
         compatible_with=("old",),
     )
-    ids = np.array([path.stem for path in paths])
+    ids = np.array([name(number) for number in range(len(paths))])
     rows = np.random.default_rng(0).standard_normal((len(ids), 128)).astype(np.float32)
     with Gallery.create(location, old) as gallery:
         gallery.add(Embeddings(ids, rows, old), uris=[str(path) for path in paths])
@@ -135,18 +139,17 @@ def backfill_once(encoder: object, paths: list[Path], folder: Path) -> float:
 
 def throttle(world: World, note: Notes) -> None:
     """Searches in this process, the backfill in another; the same queries idle and meanwhile."""
-    paths = images(world.folder / "images", min(world.items, 4096))
+    paths = images(world.folder / "images", min(world.items, FILES))
     location = world.copy(world.plain())
     queries = world.queries(NEW, 1000)
     with Gallery.open(location) as gallery:
         upgrade = Upgrade.start(gallery, to=NEW, mode="direct", order="random")
         live = searcher(upgrade, queries)
-        live(3.0)
-        gallery.store.optimise()
-        idle = live(SECONDS / 2)
         command = [sys.executable, "-m", "benchmarks.upgrade_images", str(location)]
         command.append(str(paths[0].parent))
-        for label, gentle in (("unthrottled", False), ("throttled", True)):
+        for label, gentle in (("throttled", True), ("unthrottled", False)):
+            live(1.0)
+            gallery.store.optimise()
             with subprocess.Popen(
                 [*(["nice", "-n", "10"] if gentle else []), *command, str(int(gentle))],
                 cwd=Path(__file__).parents[1],
@@ -159,20 +162,30 @@ def throttle(world: World, note: Notes) -> None:
                 ready.start()
                 while ready.is_alive():
                     live(0.5)
-                live(1.0)
-                before, started = gallery.store.count().done, time.perf_counter()
-                times = live(SECONDS)
-                rate = (gallery.store.count().done - before) / (time.perf_counter() - started)
+                before = gallery.store.count().done
+                idle, times = take_turns(live, worker)
+                rate = (gallery.store.count().done - before) / (TURNS * (SECONDS + 0.5))
                 worker.kill()
             note("throttle", f"{label}: images/s meanwhile", rate)
+            report(note, f"{label}: idle", idle)
             report(note, label, times)
-            time.sleep(2)
-            idle = np.concatenate([idle, live(SECONDS / 2)])
-            report(note, f"idle, around {label}", idle)
-            limit = "<= 2" if label == "throttled" else ""
-            ratio = np.percentile(times, 99) / np.percentile(idle, 99)
-            note("throttle", f"{label}: p99 / idle p99", float(ratio), limit)
+            ratio = float(np.percentile(times, 99) / np.percentile(idle, 99))
+            note("throttle", f"{label}: p99 / idle p99", ratio, "<= 2" if gentle else "")
     location.unlink()
+
+
+def take_turns(
+    live: Callable[[float], np.ndarray], worker: subprocess.Popen[str]
+) -> tuple[np.ndarray, np.ndarray]:
+    """(idle, busy) latencies: the worker is stopped every other turn, so other load hits both."""
+    idle, busy = [], []
+    for _ in range(TURNS):
+        for number, times in ((signal.SIGCONT, busy), (signal.SIGSTOP, idle)):
+            worker.send_signal(number)
+            live(0.5)
+            times.append(live(SECONDS))
+    worker.send_signal(signal.SIGCONT)
+    return np.concatenate(idle), np.concatenate(busy)
 
 
 def report(note: Notes, label: str, times: np.ndarray) -> None:

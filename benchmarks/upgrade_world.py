@@ -102,6 +102,8 @@ class World:
     def copy(self, path: Path) -> Path:
         """One that may be changed."""
         made = path.with_suffix(".work")
+        for leftover in made.parent.glob(f"{made.name}*"):  # of a run that was killed
+            leftover.unlink()
         shutil.copy(path, made)
         return made
 

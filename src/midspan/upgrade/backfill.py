@@ -27,8 +27,8 @@ from midspan.upgrade.steps import judged_by, tidy
 from midspan.upgrade.throttle import Latency, Throttle
 
 BATCH = 64  # items embedded and written at once, at first
-GROWTH = 8  # times as many at most, while a batch takes less than QUICK seconds
-QUICK = 0.5
+GROWTH = 32  # times as many at most, while a batch takes less than QUICK seconds
+QUICK = 1.0
 LEASE = 120.0  # seconds that a batch is this worker's; another takes it after that
 RETRIES = 3  # then an item goes to the failure list
 BACK_OFF = 2.0  # seconds before the first retry, doubled for each further one
@@ -67,8 +67,9 @@ class Report:
 class Settings:
     """Defaults are our own choices; tests use shorter times.
 
-    A quick encoder gets batches of up to `growth` times `batch`: claiming and writing 64 images,
-    with a wait for the disk each, took a fifth of the time that a small network needs for them.
+    A quick encoder gets batches of up to `growth` times `batch`. Claiming and writing 64 images,
+    with a wait for the disk, took a fifth of the time that a small network needs for them; and
+    only within a batch can the next images be read while the encoder works.
     """
 
     batch: int = BATCH

@@ -11,7 +11,7 @@ import pytest
 from midspan.gallery.index import upkeep
 from midspan.gallery.index.mirror import Mirror
 from midspan.gallery.index.search import search
-from midspan.gallery.index.upkeep import Upkeep
+from midspan.gallery.index.upkeep import Upkeep, fold
 from midspan.spaces import FloatArray, Metric, Space
 
 DIM = 24
@@ -204,3 +204,25 @@ def test_an_index_that_was_overtaken_is_thrown_away(
     upkeep.build(mirror, mirror.families[0], breathe=lambda: None)
     assert mirror.families[0].ivf is None
     assert mirror.families[0].missed is None
+
+
+def test_rows_written_again_stand_in_two_lists_until_there_are_many(mirror: Mirror) -> None:
+    keeper = Upkeep(mirror)
+    keeper.run()
+    family = mirror.families[0]
+    assert family.ivf is not None
+    mirror.track(2, NEW)
+    mirror.prefer((2, 1), keep={1, 2})
+    new = clustered(np.random.default_rng(8), COUNT)
+    few = int(0.01 * COUNT)
+    mirror.arrived(2, np.arange(1, few + 1), new[:few])
+    fold(mirror, family)
+    assert (family.fresh.count, len(family.ivf)) == (0, COUNT + few)
+    assert recall(mirror) >= 0.95  # and nothing twice
+    more = int(0.05 * COUNT)
+    mirror.arrived(2, np.arange(few + 1, more + 1), new[few:more])
+    mirror.gone(np.arange(COUNT - 9, COUNT + 1), spaces=[1, 2])
+    fold(mirror, family)
+    assert (family.fresh.count, len(family.ivf)) == (0, COUNT - 10)
+    assert not family.behind
+    assert recall(mirror) >= 0.95

@@ -59,7 +59,7 @@ class Family:
         self.shelf = Shelf(space.dim)
         self.fresh = Fresh(space.dim)
         self.ivf: Ivf | None = None
-        self.removed: list[IntArray] = []  # rows that the index still lists
+        self.behind: list[IntArray] = []  # rows of which the index still lists a former vector
         self.missed: list[IntArray] | None = None  # rows changed since a new index was begun
         self.unlearnt = 0  # rows written since the centres were learnt
         self.uncalibrated = 0  # rows written since the number of lists was chosen
@@ -75,11 +75,13 @@ class Family:
     def write(self, rows: IntArray, items: IntArray, vectors: FloatArray, *, space: int) -> None:
         self.shelf.write(rows, items, vectors, space=space)
         self._note(rows, vectors)
+        if self.ivf is not None:
+            self.behind.append(rows)
 
     def remove(self, rows: IntArray) -> None:
         self.shelf.remove(rows)
         if self.ivf is not None:
-            self.removed.append(rows)
+            self.behind.append(rows)
         if self.missed is not None:
             self.missed.append(rows)
 
@@ -91,7 +93,7 @@ class Family:
     def put_index(self, ivf: Ivf | None) -> None:
         self.ivf = ivf
         self.fresh = Fresh(self.dim)
-        self.removed = []
+        self.behind = []
 
     def _note(self, rows: IntArray, vectors: FloatArray) -> None:
         self.unlearnt += len(rows)

@@ -42,7 +42,9 @@ def by_lists(family: Family, queries: FloatArray, *, k: int, metric: Metric) -> 
         _, rows = family.ivf.search(queries, count, probes=family.ivf.probes, allowed=None)
         fresh = fresh_rows(family, queries, k=k, metric=metric)
         if fresh is not None:
-            rows = _once(np.concatenate([rows, fresh], axis=1))
+            rows = np.concatenate([rows, fresh], axis=1)
+        if fresh is not None or family.behind:
+            rows = _once(rows)
         found: list[Found] = []
         for start in range(0, len(queries), TOGETHER):
             part = slice(start, start + TOGETHER)

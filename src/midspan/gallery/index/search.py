@@ -197,7 +197,7 @@ def _list_candidates(
 
 def _valid(source: _Source, parts: Sequence[IntArray]) -> IntArray:
     """Each row once, and only those that count now."""
-    rows = parts[0] if len(parts) == 1 else np.unique(np.concatenate(parts))
+    rows = np.unique(np.concatenate(parts))
     rows = rows[(rows >= 0) & (rows < source.shelf.size)]
     counts = source.shelf.items[rows] != HOLE
     if source.rows is not None:

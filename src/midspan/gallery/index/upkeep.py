@@ -38,7 +38,7 @@ FOLD = 512  # fresh rows that make it worthwhile to bring them into the lists
 SETTLE = 0.5  # seconds that a search which saw the change has before the work begins
 IDLE = 0.25  # seconds after which fewer are brought in too
 LAST = 2048  # rows that may be fresh when a new index takes over
-REMOVED = 0.02  # share of the listed rows that may be dead before they are taken out
+BEHIND = 0.02  # share of the listed rows that may be dead or old before they are taken out
 
 
 class Stopped(Exception):
@@ -165,7 +165,7 @@ def _swap(family: Family, ivf: Ivf, changed: IntArray) -> None:
     family.missed = None
     alive, vectors = _alive(family, changed)
     family.fresh.add(alive, vectors)
-    family.removed.append(np.setdiff1d(changed, alive))
+    family.behind.append(changed)
 
 
 def _alive(family: Family, rows: IntArray) -> tuple[IntArray, FloatArray]:
@@ -230,20 +230,28 @@ def calibrate(ivf: Ivf, mirror: Mirror, family: Family, rows: IntArray) -> None:
 
 
 def fold(mirror: Mirror, family: Family) -> None:
-    """Bring fresh rows into the lists and take dead ones out."""
+    """Bring fresh rows into the lists, and now and then take dead and former ones out.
+
+    Taking out looks at every list, and searches wait meanwhile. So a row that was written again
+    stands in two lists for a while, which only costs a candidate: scores come from the shelf.
+    """
     ivf = family.ivf
-    dead = sum(map(len, family.removed))
-    if ivf is None or (not family.fresh.count and dead <= REMOVED * len(ivf)):
+    if ivf is None:
+        return
+    clean = sum(map(len, family.behind)) > BEHIND * len(ivf)
+    if not family.fresh.count and not clean:
         return
     with mirror.lock.shared:
-        known, removed = family.fresh.count, len(family.removed)
-        rows, vectors = _alive(family, np.unique(family.fresh.rows))
-        stale = np.unique(np.concatenate([rows, *family.removed]))
+        known, behind = family.fresh.count, len(family.behind)
+        touched = [family.fresh.rows, *(family.behind if clean else ())]
+        stale = np.unique(np.concatenate(touched))
+        rows, vectors = _alive(family, stale)
     nearest = ivf.nearest(vectors)
     with mirror.lock.exclusive:
         if family.ivf is not ivf:
             return
-        ivf.remove(stale)
+        if clean:
+            ivf.remove(stale)
+            del family.behind[:behind]
         ivf.add(rows, vectors, nearest)
         family.fresh.forget(known)
-        del family.removed[:removed]
