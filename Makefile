@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+MILVUS := $(VENV)/milvus-server
 
 .DEFAULT_GOAL := help
 .PHONY: help setup browser demo test check format bench clean
@@ -13,16 +14,18 @@ help: ## this list
 setup: $(STAMP) ## make .venv with all extras that work on a CPU, and the dev tools
 
 # trdg brings the fonts of the demo's data set; its own dependencies are old and not needed.
-# milvus is a server in a wheel, for the tests alone; nobody imports it, so it has a folder of its own.
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[all,dev]"
 	$(BIN)/python -m pip install --quiet --no-deps "trdg==1.8.0"
-	@$(MAKE) --no-print-directory browser
-	@$(BIN)/python -m pip install --quiet --no-deps --upgrade --target $(VENV)/milvus-server \
-		"milvus==2.3.5" || echo "No Milvus server was installed (is there a wheel for this platform?): its tests are skipped."
 	@touch $(STAMP)
+
+# What only the tests need. A server in a wheel: nobody imports it, so it has a folder of its own.
+$(MILVUS): $(STAMP)
+	@$(BIN)/python -m pip install --quiet --no-deps --upgrade --target $(MILVUS) "milvus==2.3.5" \
+	|| echo "No Milvus server was installed (is there a wheel for this platform?): its tests are skipped."
+	@mkdir -p $(MILVUS) && touch $(MILVUS)
 
 # The page is tested in a real browser. Debian's own is taken; nothing is fetched by Playwright.
 browser:
@@ -37,7 +40,7 @@ browser:
 demo: setup ## train an old and two new encoders on real images, and show why one can search the old gallery
 	$(BIN)/midspan demo
 
-test: setup ## all tests, with coverage
+test: setup browser $(MILVUS) ## all tests, with coverage
 	$(BIN)/python -m pytest -n 2 --dist loadgroup --cov --cov-report=term --cov-fail-under=85
 
 check: setup ## format, lint, types, fast tests
