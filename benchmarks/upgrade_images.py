@@ -44,6 +44,17 @@ def images(folder: Path, count: int) -> list[Path]:
 
 # ---- images a second
 
+Spent = tuple[float, float]  # seconds of the clock, and of the processor
+
+
+def clocks() -> Spent:
+    return time.perf_counter(), time.process_time()
+
+
+def since(started: Spent) -> Spent:
+    now = clocks()
+    return now[0] - started[0], now[1] - started[1]
+
 
 def backfill(world: World, note: Notes) -> None:
     """The bare loop decodes a batch in threads and runs the encoder on it, nothing else."""
@@ -53,22 +64,26 @@ def backfill(world: World, note: Notes) -> None:
     count = len(paths)
     encoder = build_encoder(backbone="small-resnet", dim=128, size=32, channels=3, seed=0).eval()
     rates: dict[str, list[float]] = {"bare loop": [], "embed()": [], "backfill": []}
+    spent: dict[str, list[float]] = {arm: [] for arm in rates}
     for turn in range(2 if world.items < 1000 else 3):
-        for arm, seconds in (
+        for arm, (seconds, cpu) in (
             ("bare loop", bare_loop(encoder, paths)),
             ("embed()", embed_all(encoder, paths)),
             ("backfill", backfill_once(encoder, paths, world.folder)),
         ):
             if turn:  # the first one warms up
                 rates[arm].append(count / seconds)
+                spent[arm].append(cpu / count * 1e3)
     best = {arm: max(values) for arm, values in rates.items()}
     for arm, rate in best.items():
         note("backfill", f"{arm} images/s", rate)
     note("backfill", "backfill / bare loop", best["backfill"] / best["bare loop"], ">= 0.95")
     note("backfill", "backfill / embed()", best["backfill"] / best["embed()"])
+    for arm, values in spent.items():
+        note("backfill", f"{arm} processor ms an image", min(values))
 
 
-def bare_loop(encoder: object, paths: list[Path]) -> float:
+def bare_loop(encoder: object, paths: list[Path]) -> Spent:
     import torch
 
     from midspan.encoders import Encoder
@@ -83,16 +98,16 @@ def bare_loop(encoder: object, paths: list[Path]) -> float:
             return np.asarray(image.convert("RGB").resize((32, 32), Image.Resampling.BICUBIC))
 
     out = []
-    started = time.perf_counter()
+    started = clocks()
     with ThreadPoolExecutor(os.cpu_count()) as pool, torch.inference_mode():
         for first in range(0, len(paths), BATCH):
             pixels = np.stack(list(pool.map(decode, paths[first : first + BATCH])))
             batch = torch.from_numpy(pixels).permute(0, 3, 1, 2).float().div_(255)
             out.append(encoder(batch.sub_(mean).div_(std)).numpy())
-    return time.perf_counter() - started
+    return since(started)
 
 
-def embed_all(encoder: object, paths: list[Path]) -> float:
+def embed_all(encoder: object, paths: list[Path]) -> Spent:
     from midspan.data import ImageSet
     from midspan.data.sources import FileSource
     from midspan.encoders import Encoder
@@ -100,12 +115,12 @@ def embed_all(encoder: object, paths: list[Path]) -> float:
     assert isinstance(encoder, Encoder)
     names = np.array([str(path) for path in paths])
     ids = np.array([name(number) for number in range(len(paths))])
-    started = time.perf_counter()
+    started = clocks()
     encoder.embed(ImageSet(ids=ids, source=FileSource(root=Path(), names=names)), progress=False)
-    return time.perf_counter() - started
+    return since(started)
 
 
-def backfill_once(encoder: object, paths: list[Path], folder: Path) -> float:
+def backfill_once(encoder: object, paths: list[Path], folder: Path) -> Spent:
     """As `midspan upgrade run GALLERY --encoder RUN` does it; opening and starting not timed."""
     from midspan.cli.upgrade_sources import embed_images
     from midspan.encoders import Encoder
@@ -127,9 +142,9 @@ def backfill_once(encoder: object, paths: list[Path], folder: Path) -> float:
     with Gallery.create(location, old) as gallery:
         gallery.add(Embeddings(ids, rows, old), uris=[str(path) for path in paths])
         upgrade = Upgrade.start(gallery, to=new, mode="direct", order="random")
-        started = time.perf_counter()
+        started = clocks()
         report = upgrade.run(functools.partial(embed_images, encoder))
-        seconds = time.perf_counter() - started
+        seconds = since(started)
         assert report.new == len(paths), report
     return seconds
 
@@ -178,7 +193,7 @@ def take_turns(
     live: Callable[[float], np.ndarray], worker: subprocess.Popen[str]
 ) -> tuple[np.ndarray, np.ndarray]:
     """(idle, busy) latencies: the worker is stopped every other turn, so other load hits both."""
-    idle, busy = [], []
+    idle, busy = list[np.ndarray](), list[np.ndarray]()
     for _ in range(TURNS):
         for number, times in ((signal.SIGCONT, busy), (signal.SIGSTOP, idle)):
             worker.send_signal(number)
