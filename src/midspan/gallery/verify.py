@@ -38,6 +38,7 @@ class Verification:
     first_without: tuple[str, ...]
     first_unusable: tuple[str, ...]
     problems: tuple[str, ...]  # one line each; empty if all is well
+    notes: tuple[str, ...] = ()  # worth knowing, nothing wrong
 
     @property
     def ok(self) -> bool:
@@ -101,7 +102,8 @@ def verify(store: Store, *, show: bool = False) -> Verification:
         without=len(without),
         first_without=tuple(without[:10]),
         first_unusable=tuple(unusable[:10]),
-        problems=(*store.check(), *_problems(state, spaces, without, unusable, names)),
+        problems=(*store.check(), *_problems(without, unusable)),
+        notes=_notes(state, spaces, names),
     )
 
 
@@ -119,13 +121,7 @@ def _read(store: Store, ids: Sequence[str], space: str, tally: _Tally) -> None:
         _read(store, ids[len(ids) // 2 :], space, tally)
 
 
-def _problems(
-    state: State,
-    spaces: Sequence[SpaceCheck],
-    without: Sequence[str],
-    unusable: Sequence[str],
-    names: dict[str, str],
-) -> list[str]:
+def _problems(without: Sequence[str], unusable: Sequence[str]) -> list[str]:
     problems = []
     if without:
         problems.append(
@@ -137,10 +133,14 @@ def _problems(
             f"{len(unusable)} vectors hold NaN, infinite values or nothing but zeros, first of "
             f"{unusable[0]!r}: replace these items"
         )
-    for check in spaces:
-        if check.vectors and check.fingerprint not in state.writable():
-            problems.append(
-                f"{check.vectors} vectors of {names[check.fingerprint]!r} are left, a space that "
-                "the gallery has left: finish or roll back again to remove them"
-            )
     return problems
+
+
+def _notes(state: State, spaces: Sequence[SpaceCheck], names: dict[str, str]) -> tuple[str, ...]:
+    """A rollback keeps what the backfill made: the next start to that space goes on from it."""
+    return tuple(
+        f"{check.vectors} vectors of {names[check.fingerprint]!r} are kept from an upgrade that was "
+        "rolled back; a start to that space goes on from them, and the next finish removes them"
+        for check in spaces
+        if check.vectors and check.fingerprint not in state.writable()
+    )

@@ -85,6 +85,7 @@ class VerifyAnswer(BaseModel):
     first_without: list[str]
     first_unusable: list[str]
     problems: list[str]
+    notes: list[str]
 
 
 # ---- search

@@ -1,0 +1,5 @@
+"""`python -m midspan`: the command line."""
+
+from midspan.cli import main
+
+main()
