@@ -139,8 +139,8 @@ def _problems(without: Sequence[str], unusable: Sequence[str]) -> list[str]:
 def _notes(state: State, spaces: Sequence[SpaceCheck], names: dict[str, str]) -> tuple[str, ...]:
     """A rollback keeps what the backfill made: the next start to that space goes on from it."""
     return tuple(
-        f"{check.vectors} vectors of {names[check.fingerprint]!r} are kept from an upgrade that was "
-        "rolled back; a start to that space goes on from them, and the next finish removes them"
+        f"{check.vectors} vectors of {names[check.fingerprint]!r} are kept from an upgrade that "
+        "was rolled back; a start to that space goes on from them, the next finish removes them"
         for check in spaces
         if check.vectors and check.fingerprint not in state.writable()
     )
