@@ -21,7 +21,8 @@ def drawn(*, slices: int = SLICES) -> tuple[URL, Tensor, Tensor, Tensor]:
 
     def unit(count: int) -> Tensor:
         raw = torch.randn(count, slices, WIDTH, generator=generator, dtype=torch.float64)
-        return (raw / raw.norm(dim=2, keepdim=True)).flatten(1)
+        units: Tensor = raw / raw.norm(dim=2, keepdim=True)
+        return units.flatten(1)
 
     loss = URL(margin=MARGIN, regulariser=0.01)
     loss.prepare(num_classes=CLASSES, dim=slices * WIDTH)

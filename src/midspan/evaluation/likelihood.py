@@ -42,8 +42,9 @@ def mutual_likelihood(
         raise VectorError("variances must be above 0")
     apart = np.square(np.asarray(first, dtype=np.float64) - second)
     apart = apart.reshape(*apart.shape[:-1], slices, dim // slices).sum(axis=-1)  # (…, K)
-    score: FloatArray64 = -0.5 * (apart / spread).sum(axis=-1)
-    return score - 0.5 * (dim // slices) * np.log(spread).sum(axis=-1)
+    near = -0.5 * (apart / spread).sum(axis=-1)
+    score: FloatArray64 = near - 0.5 * (dim // slices) * np.log(spread).sum(axis=-1)
+    return score
 
 
 def rescore(

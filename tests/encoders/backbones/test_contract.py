@@ -67,7 +67,7 @@ def some_input(encoder: Encoder, *, count: int = 4) -> np.ndarray[Any, Any]:
 @pytest.mark.parametrize("name", MADE)
 def test_features_are_as_wide_as_it_says(name: str) -> None:
     encoder = make(name).eval()
-    x = encoder._tensor(some_input(encoder), device=torch.device("cpu"))
+    x = encoder.tensor(some_input(encoder), device=torch.device("cpu"))
     with torch.no_grad():
         features = encoder.backbone(x)
     assert features.shape[:2] == (4, encoder.backbone.features)
@@ -108,7 +108,7 @@ def test_batches_equal_one_by_one(name: str) -> None:
 def test_it_learns(name: str) -> None:
     """A gradient reaches every parameter that the output depends on, and moves the vectors."""
     encoder = make(name).train()
-    x = encoder._tensor(some_input(encoder), device=torch.device("cpu"))
+    x = encoder.tensor(some_input(encoder), device=torch.device("cpu"))
     loss = encoder(x).square().sum()
     loss.backward()
     reached = [p.grad is not None and bool(p.grad.abs().sum() > 0) for p in encoder.parameters()]
