@@ -23,6 +23,7 @@ LOCATION = typer.Argument(
 EMBEDDINGS = typer.Option(help="Vectors to store: .npz or .parquet.")
 IMAGES = typer.Option(help="Images to embed and store: folder, .csv or .npz.")
 ENCODER = typer.Option(help="Encoder for --images: run folder, model.onnx, hf:… …")
+GROUP_BY = typer.Option(help="Images that share this column are views of one item: fuse them.")
 
 
 @app.command("create")
@@ -31,12 +32,13 @@ def create(
     embeddings: Annotated[Path | None, EMBEDDINGS] = None,
     images: Annotated[Path | None, IMAGES] = None,
     encoder: Annotated[str | None, ENCODER] = None,
+    group_by: Annotated[str | None, GROUP_BY] = None,
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Make a gallery for the space of these vectors, and fill it with them."""
     from midspan.gallery import Gallery
 
-    vectors, uris = _items(embeddings, images, encoder)
+    vectors, uris = _items(embeddings, images, encoder, group_by)
     with Gallery.create(location, vectors.space) as gallery:
         _fill(gallery, vectors, uris, replace=False)
         _print_info(gallery, as_json=as_json)
@@ -48,6 +50,7 @@ def add(
     embeddings: Annotated[Path | None, EMBEDDINGS] = None,
     images: Annotated[Path | None, IMAGES] = None,
     encoder: Annotated[str | None, ENCODER] = None,
+    group_by: Annotated[str | None, GROUP_BY] = None,
     replace: Annotated[
         bool, typer.Option("--replace", help="Items that are there already get these vectors.")
     ] = False,
@@ -56,7 +59,7 @@ def add(
     """Add items. Vectors of a space that the gallery does not know are refused."""
     from midspan.gallery import Gallery
 
-    vectors, uris = _items(embeddings, images, encoder)
+    vectors, uris = _items(embeddings, images, encoder, group_by)
     with Gallery.open(location, encoder_space=vectors.space) as gallery:
         _fill(gallery, vectors, uris, replace=replace)
         _print_info(gallery, as_json=as_json)
@@ -129,6 +132,8 @@ def verify(location: Annotated[str, LOCATION], as_json: bool = JSON_OPTION) -> N
         print_table(f"{location}: {result.items:,} items", columns, rows)
         for problem in result.problems:
             print(f"✗ {problem}")
+        for note in result.notes:
+            print(f"· {note}")
         if result.ok:
             print("✓ all is well")
     if not result.ok:
@@ -157,30 +162,31 @@ def copy(
 
 
 def _items(
-    embeddings: Path | None, images: Path | None, encoder: str | None
+    embeddings: Path | None, images: Path | None, encoder: str | None, group_by: str | None
 ) -> tuple[Embeddings, list[str | None] | None]:
     """(vectors, where each image is); vectors from a file or embedded now."""
+    from midspan.cli.views import embed_views, one_item_each
     from midspan.spaces import Embeddings
 
     if (embeddings is None) == (images is None):
         raise ConfigError("give either --embeddings, or --images with --encoder")
     if embeddings is not None:
-        return Embeddings.load(embeddings), None
+        return one_item_each(Embeddings.load(embeddings), None, group_by=group_by)
     if encoder is None:
         raise ConfigError("--images wants --encoder: the one whose vectors the gallery holds")
     from midspan.data import open_images
-    from midspan.encoders import load_encoder
 
     assert images is not None
     pictures = open_images(images)
     failed: list[str] = []
-    vectors = load_encoder(encoder).embed(
-        pictures, on_failure=lambda name, why: failed.append(f"{name}: {why}")
+    vectors = embed_views(
+        encoder, pictures, on_failure=lambda name, why: failed.append(f"{name}: {why}")
     )
     for line in [*map(str, pictures.skipped), *failed]:
         typer.echo(f"skipped {line}", err=True)
     places = {str(name): row for row, name in enumerate(pictures.ids)}
-    return vectors, [pictures.uri(places[str(name)]) for name in vectors.ids]
+    uris: list[str | None] = [pictures.uri(places[str(name)]) for name in vectors.ids]
+    return one_item_each(vectors, uris, group_by=group_by)
 
 
 def _fill(
