@@ -77,6 +77,8 @@ def test_it_wants_pairs() -> None:
     encoder = build_encoder(backbone="small-cnn", dim=4, size=8, channels=1, seed=0)
     with pytest.raises(DataError, match="no labels"):
         fit_uncertainty(encoder, replace(digits(), labels=None), show_progress=False)
-    one_each = digits()[np.unique(digits().labels, return_index=True)[1]]
+    labels = digits().labels
+    assert labels is not None
+    one_each = digits()[np.unique(labels, return_index=True)[1]]
     with pytest.raises(DataError, match="no class has two"):
         fit_uncertainty(encoder, one_each, show_progress=False)

@@ -15,8 +15,8 @@ import torch
 from midspan.encoders.uncertainty import embed_judged
 from midspan.errors import ConfigError, Interrupted
 from midspan.training import RunConfig, train
+from midspan.training.inputs import loader
 from midspan.training.old import read_classifier
-from midspan.training.run import loader
 
 URL: dict[str, Any] = {
     "data": {"name": "digits"},
