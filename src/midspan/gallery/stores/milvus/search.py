@@ -21,6 +21,7 @@ from midspan.spaces import FloatArray, Metric
 EXTRA = 16  # candidates beyond k, for equal scores
 TOLERANCE = 1e-5  # by which the server's float32 distances may be off, relatively
 EF = 200  # candidates that HNSW keeps
+FEW = 2000  # rows that are sooner compared here than found by an approximate index
 AMONG = 10_000  # rows that one search is limited to
 BYTES = 32_000_000  # of vectors in one answer
 
@@ -94,15 +95,16 @@ def _taking_part(masks: Sequence[int]) -> str:
 
 
 def passing(view: View, filter: Filter | None, *, masks: Sequence[int]) -> Iterable[int]:
+    """Rows of the items that have these masks and pass."""
     condition, sure = ("", True) if filter is None else where(filter)
-    if sure:
-        also = f" and ({condition})" if condition else ""
-        for page in view.light(f"{_taking_part(masks)}{also}", ["row"]):
+    if sure:  # Milvus tells, but for long payloads
+        short = f" and owner == 0 and ({condition})" if condition else ""
+        for page in view.light(f"{_taking_part(masks)}{short}", ["row"]):
             yield from (row["row"] for row in page)
-        return
-    assert filter is not None
-    for items in view.items(masks=masks, also=condition):
-        yield from (item.row for item in items if matches(filter, item.payload))
+        condition = "owner == 1"
+    if filter is not None:
+        for items in view.items(masks=masks, also=condition):
+            yield from (item.row for item in items if matches(filter, item.payload))
 
 
 def _ask(
@@ -122,9 +124,8 @@ def _ask(
             f"{visible} and row in {listed(rows[start : start + AMONG])}"
             for start in range(0, len(rows), AMONG)
         ]
-    if space in known.indexed and query.exact:
-        assert rows is not None
-        return _look_at_all(view, space, todo, k=query.k, among=set(rows))
+    if rows is not None and space in known.indexed and (query.exact or len(rows) <= FEW):
+        return _look_at_all(view, space, todo, k=query.k, among=rows)
     at_once = max(1, BYTES // (4 * known.state.spaces[space].dim * fetch))
     params = {"ef": min(max(EF, 2 * fetch), 2 * MOST)} if space in known.indexed else {}
     for condition in conditions:
@@ -146,12 +147,13 @@ def _ask(
 
 
 def _look_at_all(
-    view: View, space: str, todo: Sequence[_Asked], *, k: int, among: set[int]
+    view: View, space: str, todo: Sequence[_Asked], *, k: int, among: Sequence[int]
 ) -> None:
     """An approximate index cannot be told to be exact: so every vector is fetched and compared."""
-    metric = view.known.state.spaces[space].metric
-    for page in vectors(view, space):
-        rows = [row for row in page if row["row"] in among]
+    metric, wanted = view.known.state.spaces[space].metric, set(among)
+    named = f" and row in {listed(among)}" if len(among) <= AMONG else ""
+    for page in vectors(view, space, among=named) if among else ():
+        rows = [row for row in page if row["row"] in wanted]
         if not rows:
             continue
         gallery = prepare(np.array([row["vector"] for row in rows], np.float32), metric=metric)

@@ -13,7 +13,7 @@ from typing import Any
 from midspan.gallery.stores.milvus import schema
 from midspan.gallery.stores.milvus.access import Access
 from midspan.gallery.stores.milvus.records import WORK, first_stamp, work_keys
-from midspan.gallery.stores.milvus.server import MOST, SECONDS, Server
+from midspan.gallery.stores.milvus.server import LOAD_SECONDS, MOST, Server
 from midspan.gallery.stores.milvus.turn import Turn
 from midspan.gallery.stores.milvus.view import vectors
 
@@ -77,24 +77,30 @@ def _keys(turn: Turn, collection: str) -> set[int]:
 
 
 def _wait_for_index(server: Server, collection: str) -> None:
-    """Until the index is built and those who answer use it."""
+    """Until all rows are in place, and then until the index is built and in use."""
     with server.errors():
         server.client.flush(collection)
     schema.wait_until_loaded(server, collection)
-    deadline = time.monotonic() + INDEX_SECONDS
-    while time.monotonic() < deadline and not _indexed(server, collection):
-        time.sleep(0.1)
+    for seconds, ready in ((LOAD_SECONDS, _sealed), (INDEX_SECONDS, _indexed)):
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and not ready(server, collection):
+            time.sleep(0.1)
+
+
+def _segments(server: Server, collection: str) -> list[Any]:
+    """The parts of a collection, as those who answer have them."""
+    with server.errors():
+        return list(server.client._get_connection().get_query_segment_info(collection))
+
+
+def _sealed(server: Server, collection: str) -> bool:
+    segments = _segments(server, collection)
+    return bool(segments) and all(segment.state == SEALED for segment in segments)
 
 
 def _indexed(server: Server, collection: str) -> bool:
-    with server.errors():
-        found = server.client.describe_index(collection, index_name="vector", timeout=SECONDS)
-        if found and found.get("pending_index_rows"):
-            return False
-        segments = server.client._get_connection().get_query_segment_info(collection)
-    return bool(segments) and all(
-        segment.indexID or (segment.state == SEALED and segment.num_rows < SMALL)
-        for segment in segments
+    return all(
+        segment.indexID or segment.num_rows < SMALL for segment in _segments(server, collection)
     )
 
 
