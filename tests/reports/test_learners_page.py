@@ -12,7 +12,7 @@ from midspan.evaluation.learners import judge_learners
 from midspan.reports.learners_page import learners_page
 from midspan.reports.learners_plots import confidence_plot
 from midspan.reports.numbers import fraction
-from midspan.spaces import Embeddings, Space
+from midspan.spaces import Column, Embeddings, Space
 from tests.reports.html_walk import check_page
 
 COUNT = 4
@@ -23,7 +23,7 @@ def items(*, noise: float, seed: int = 0, judged: bool = True) -> Embeddings:
     labels = np.repeat(np.arange(10), 6)
     centres = np.random.default_rng(9).normal(size=(10, 16))
     vectors = (centres[labels] + noise * rng.normal(size=(60, 16))).astype(np.float32)
-    columns = {"labels": labels}
+    columns: dict[str, Column] = {"labels": labels}
     if judged:
         columns["confidence"] = rng.uniform(5, 9, size=(60, COUNT)) / (1 + noise)
         columns["variance"] = rng.uniform(0.1, 0.2, size=(60, COUNT)) * (1 + noise)
