@@ -28,12 +28,12 @@ import time
 import traceback
 import uuid
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psycopg
+from benchmarks.crash_victim import begin
 from tests.gallery.postgres import Postgres, binaries
 from tests.upgrade.world import (
     NEW,
@@ -49,9 +49,9 @@ from tests.upgrade.world import (
     vectors,
 )
 
-from midspan.gallery import Gallery, Item
+from midspan.gallery import Gallery
 from midspan.spaces import Embeddings
-from midspan.upgrade import Embedded, Mode, Record, Upgrade, routing
+from midspan.upgrade import Mode, Record, Upgrade, routing
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results" / "crash.csv"
@@ -62,88 +62,6 @@ ITEMS = 300
 REVIVAL = 600.0  # seconds that a killed server has to come back
 
 Model = dict[str, str]  # id → uri
-
-
-def begin(gallery: Gallery, mode: Mode, folder: Path) -> None:
-    name = {"direct": None, "map-query": "wide-old", "map-gallery": "old-wide"}[mode]
-    Upgrade.start(
-        gallery,
-        to=NEW if mode == "direct" else WIDE,
-        mode=mode,
-        bridge=None if name is None else folder / name,
-    )
-
-
-# ---- who is killed
-
-
-class Victim:
-    """Says what it will do, does it, says that it is done."""
-
-    def __init__(self, location: str, mode: Mode, seed: int, folder: Path) -> None:
-        self.gallery = Gallery.open(location)
-        self.mode, self.folder, self.seed = mode, folder, seed
-        self.chance = random.Random(seed)
-        self.number = 0
-        items = self.gallery.store.scan(filter=None, missing=None, after="", limit=10_000)
-        self.known = [item.id for item in items]
-
-    def say(self, **what: Any) -> None:
-        print(json.dumps(what), flush=True)
-
-    def write(self) -> None:
-        self.number += 1
-        kind = self.chance.random()
-        names = [f"v{self.seed}-{self.number}-{n}" for n in range(self.chance.randint(1, 40))]
-        version = self.seed * 1000 + self.number
-        spaces = Upgrade(self.gallery).wanted_spaces()
-        if kind < 0.6:
-            self.say(will={name: picture(name, version) for name in names})
-            add(self.gallery, names, *spaces, version=version)
-            self.known += names
-        elif kind < 0.85:
-            some = self.chance.sample(self.known, 5)
-            self.say(will={name: picture(name, version) for name in some})
-            add(self.gallery, some, *spaces, version=version, replace=True)
-        else:
-            some = self.chance.sample(self.known, 3)
-            self.say(will=dict.fromkeys(some))
-            self.gallery.delete(some)
-            self.known = [name for name in self.known if name not in some]
-        self.say(done=True)
-
-    def backfill(self) -> None:
-        upgrade = Upgrade(self.gallery)
-        if self.chance.random() < 0.3 or self.gallery.store.count().pending == 0:
-            self.write()
-            return
-        record = Record.of(self.gallery.state)
-        assert record is not None
-        space = self.gallery.state.spaces[record.new]
-        see_all, written = encoder(space), list[str]()
-
-        def embed(items: Sequence[Item]) -> Embedded:
-            made = see_all(items)
-            written.extend(made.vectors.ids.tolist())
-            return made
-
-        upgrade.run(embed, limit=self.chance.randint(8, 60), settings=QUICK)
-        self.say(written=written)
-
-    def live(self, phase: str) -> None:
-        self.say(go=True)
-        if phase == "start":
-            begin(self.gallery, self.mode, self.folder)
-        elif phase == "rollback":
-            Upgrade(self.gallery).rollback(drop=self.chance.random() < 0.5)
-        elif phase == "finish":
-            Upgrade(self.gallery).finish()
-        self.say(passed=True)
-        while True:
-            if phase == "backfill":
-                self.backfill()
-            else:
-                self.write()
 
 
 def revive(server: Postgres) -> None:
@@ -173,7 +91,7 @@ class Life:
     def kill(self, phase: str, after: float, server: Postgres | None) -> tuple[float, list[Any]]:
         """(seconds from the beginning to the kill, all that it said)."""
         arguments = [self.location, phase, self.mode, str(self.seed), str(self.folder)]
-        command = [sys.executable, "-m", "benchmarks.crash", "--victim", *arguments]
+        command = [sys.executable, "-m", "benchmarks.crash_victim", *arguments]
         with subprocess.Popen(
             command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         ) as victim:
@@ -349,7 +267,7 @@ class Crash:
         """Until when to kill: a little beyond what the step took in earlier, longer lives."""
         return BUSY if phase in ("add", "backfill") else self.spans.get((phase, mode), 0.5)
 
-    def run(self) -> int:
+    def run(self, results: Path) -> int:
         number, lives = 0, 0
         while number < self.kills:
             mode = MODES[lives % len(MODES)]
@@ -362,7 +280,7 @@ class Crash:
                 number += 1
                 if not self.one(number, life, phase, server):
                     break  # it is broken: begin another
-        return self.save()
+        return self.save(results)
 
     def one(self, number: int, life: Life, phase: str, server: Postgres | None) -> bool:
         span = self.span(phase, life.mode)
@@ -393,7 +311,7 @@ class Crash:
         print(*row.values(), flush=True)
         return not wrong
 
-    def save(self) -> int:
+    def save(self, results: Path) -> int:
         broken = sum(bool(row["violations"]) for row in self.rows)
         phases = Counter(row["phase"] for row in self.rows)
         inside = sum(not row["step_passed"] for row in self.rows)
@@ -408,8 +326,8 @@ class Crash:
             }
         )
         print(f"{len(self.rows) - 1} kills, {broken} with violations")
-        new = not RESULTS.exists()
-        with RESULTS.open("a", newline="", encoding="utf-8") as file:
+        new = not results.exists()
+        with results.open("a", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, list(self.rows[0]))
             if new:
                 writer.writeheader()
@@ -427,14 +345,11 @@ def main() -> int:
     parser.add_argument("--engine", choices=["sqlite", "postgresql"], default="sqlite")
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--victim", nargs=5, help=argparse.SUPPRESS)
+    parser.add_argument("--results", type=Path, default=RESULTS)
     settings = parser.parse_args()
-    if settings.victim:
-        location, phase, mode, seed, folder = settings.victim
-        Victim(location, mode, int(seed), Path(folder)).live(phase)
     crash = Crash(settings.engine, settings.kills, settings.seed)
     try:
-        return 1 if crash.run() else 0
+        return 1 if crash.run(settings.results) else 0
     finally:
         crash.close()
 
