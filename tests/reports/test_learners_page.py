@@ -23,7 +23,7 @@ def items(*, noise: float, seed: int = 0, judged: bool = True) -> Embeddings:
     labels = np.repeat(np.arange(10), 6)
     centres = np.random.default_rng(9).normal(size=(10, 16))
     vectors = (centres[labels] + noise * rng.normal(size=(60, 16))).astype(np.float32)
-    columns: dict[str, Column] = {"labels": labels}
+    columns: dict[str, Column] = dict[str, Column](labels=labels)
     if judged:
         columns["confidence"] = rng.uniform(5, 9, size=(60, COUNT)) / (1 + noise)
         columns["variance"] = rng.uniform(0.1, 0.2, size=(60, COUNT)) * (1 + noise)
