@@ -90,6 +90,7 @@ class Verification:
     first_without: tuple[str, ...]
     first_unusable: tuple[str, ...]
     problems: tuple[str, ...]
+    notes: tuple[str, ...]  # what is as it should be, and may surprise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
