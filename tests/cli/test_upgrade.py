@@ -294,3 +294,27 @@ def test_a_gallery_that_was_added_to_stays_searchable(run: Run, shop: str, tmp_p
     assert run("rollback", shop)["without"] == 1
     old = vectors(["fresh"], OLD).save(tmp_path / "old.npz")
     assert run("run", shop, "--embeddings", old)["new"] == 61
+
+
+def test_a_backfill_beside_searches_is_gentle_unless_told_otherwise(
+    run: Run, shop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from midspan.gallery.stores.sqlite import pulse
+
+    nices: list[int] = []
+    monkeypatch.setattr(pulse, "EVERY", 0.0)
+    monkeypatch.setattr("os.nice", nices.append)
+    new = vectors(ids(60), NEW).save(tmp_path / "new.npz")
+    run("start", shop, "--to", new, "--order", "random")
+    with Gallery.open(shop) as searching:
+
+        def search() -> None:
+            for _ in range(30):
+                searching.search(vectors(ids(1), NEW), space=NEW)
+
+        search()
+        assert run("run", shop, "--embeddings", new, "--limit", 10)["new"] == 10
+        assert nices == [upgrade_sources.GENTLE]
+        search()
+        run("run", shop, "--embeddings", new, "--limit", 10, "--full-speed")
+        assert nices == [upgrade_sources.GENTLE]

@@ -123,7 +123,12 @@ def run(
     max_latency: Annotated[
         float | None, typer.Option(help="Rest while searches take longer (99 of 100), in ms.")
     ] = None,
-    batch: Annotated[int, typer.Option(min=1, help="Items embedded and written at once.")] = 64,
+    full_speed: Annotated[
+        bool, typer.Option("--full-speed", help="No rest for searches of other processes.")
+    ] = False,
+    batch: Annotated[
+        int, typer.Option(min=1, help="Items embedded and written at once, to begin with.")
+    ] = 64,
     shadow_old: Annotated[Path | None, SHADOW_OLD] = None,
     shadow_new: Annotated[Path | None, SHADOW_NEW] = None,
     max_negative_flips: Annotated[float, MAX_FLIPS] = 0.01,
@@ -139,14 +144,18 @@ def run(
     shadow = shadow_from(
         shadow_old, shadow_new, max_negative_flips=max_negative_flips, min_retention=min_retention
     )
-    with opened(location) as upgrade, watched(upgrade.gallery, max_latency) as latency:
+    with (
+        opened(location) as upgrade,
+        watched(upgrade.gallery, max_latency, full_speed=full_speed) as latency,
+    ):
         report = upgrade.run(
             embed_from(embeddings, encoder),
             limit=limit,
             max_rate=max_rate,
             latency=latency,
             check=None if shadow is None else watch(upgrade.gallery, shadow),
-            settings=Settings(batch=batch),
+            # A search that comes in the middle of a batch waits for all of it: keep them small.
+            settings=Settings(batch=batch) if latency is None else Settings(batch=batch, growth=1),
             show=True,
         )
     if as_json:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import os
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
     from midspan.gallery import Gallery, Item
     from midspan.spaces import Embeddings, Space
     from midspan.upgrade import Embed, Embedded, Latency, Shadow, Upgrade
+
+LOOK = 0.5  # seconds: does anybody search?
+GENTLE = 10  # niceness of a backfill beside live searches
 
 
 @contextmanager
@@ -136,13 +141,25 @@ def shadow_from(
 
 
 @contextmanager
-def watched(gallery: Gallery, milliseconds: float | None) -> Iterator[Latency | None]:
-    """Searches beside the backfill that say when it must rest."""
+def watched(
+    gallery: Gallery, milliseconds: float | None, *, full_speed: bool
+) -> Iterator[Latency | None]:
+    """What says when the backfill must rest: a limit, or the searches that go on elsewhere."""
     from midspan.upgrade import Latency
     from midspan.upgrade.probe import Probe
+    from midspan.upgrade.throttle import live_latency
 
     if milliseconds is None:
-        yield None
+        latency = None if full_speed else live_latency(gallery, watch=LOOK)
+        if latency is not None:
+            os.nice(GENTLE)  # the searches get the processor first
+            limit = 1000 * latency.ceiling
+            print(
+                f"others search this gallery: resting while their p99 is above {limit:.1f} ms "
+                "(--full-speed: no rest)",
+                file=sys.stderr,
+            )
+        yield latency
         return
     with Probe(gallery) as probe:
         yield Latency(probe.p99, ceiling=milliseconds / 1000)
