@@ -188,7 +188,7 @@ def mutated_form(seed: int, chance: random.Random) -> Ask:
     _, kind, body = chance.choice(FORMS)
     data = bytearray(body[:100_000] or b"x")
     for _ in range(chance.randint(1, 8)):
-        place = chance.randrange(len(data))
+        place = chance.randint(0, len(data))
         data[place : place + chance.randint(0, 9)] = bytes(
             chance.choices(b'\r\n-x";=:\0\xff', k=chance.randint(0, 9))
         )
@@ -210,7 +210,7 @@ def noise(seed: int, chance: random.Random) -> Ask:
     whole = Ask("", "POST", "/v1/search/item", b'{"id": "kind0/0000"}', (JSON,)).wire("127.0.0.1")
     data = bytearray(whole)
     for _ in range(chance.randint(1, 20)):
-        place = chance.randrange(len(data))
+        place = chance.randint(0, len(data))
         data[place : place + chance.randint(0, 4)] = bytes(
             chance.choices(range(256), k=chance.randint(0, 6))
         )
