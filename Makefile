@@ -41,7 +41,8 @@ demo: setup ## train an old and two new encoders on real images, and show why on
 	$(BIN)/midspan demo
 
 test: setup browser $(MILVUS) ## all tests, with coverage
-	$(BIN)/python -m pytest -n 2 --dist loadgroup --cov --cov-report=term --cov-fail-under=85
+	$(BIN)/python -m pytest -n 2 -m "not milvus" --cov --cov-report=
+	$(BIN)/python -m pytest -m milvus --cov --cov-append --cov-report=term --cov-fail-under=85
 
 check: setup ## format, lint, types, fast tests
 	$(BIN)/ruff format --check .

@@ -87,7 +87,8 @@ def test_every_verb_has_help_and_json(run: Run) -> None:
     for command in app.registered_commands:
         code, out, _ = run(command.name, "--help")
         assert code == 0
-        assert "--json" in out, command.name
+        if command.name != "serve":  # it prints nothing but its log
+            assert "--json" in out, command.name
         assert command.callback is not None
         assert (command.callback.__doc__ or "").strip(), command.name
 

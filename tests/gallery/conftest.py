@@ -20,8 +20,8 @@ NAMES = [
     "memory",
     "sqlite",
     pytest.param("postgresql", marks=SERVER),
-    # one server is enough: with --dist loadgroup all of them run in one process
-    pytest.param("milvus", marks=[*SERVER, pytest.mark.xdist_group("milvus")]),
+    # `make test` runs these by themselves: the server takes a whole core as long as it is there
+    pytest.param("milvus", marks=[*SERVER, pytest.mark.milvus]),
 ]
 
 Locate = Callable[[], str]

@@ -36,7 +36,7 @@ from tests.gallery.milvus import Milvus, Spares, wheel
 from tests.gallery.samples import NEW, OLD, add, drafts, embed, entry, found, near, start, unit
 from tests.gallery.script import picture, same_search, step
 
-ON_SERVER = [pytest.mark.server, pytest.mark.slow, pytest.mark.xdist_group("milvus")]
+ON_SERVER = [pytest.mark.server, pytest.mark.slow, pytest.mark.milvus]
 
 
 def on_server(test: Any) -> Any:

@@ -52,7 +52,7 @@ def running(settings: Settings) -> Iterator[str]:
         thread.join(timeout=30)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     if CHROMIUM is None:
@@ -63,7 +63,7 @@ def browser() -> Iterator[Any]:
         launched.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Shop:
     return make_shop(tmp_path_factory.mktemp("page"))
 
@@ -154,7 +154,7 @@ def settings_of(shop: Shop, **more: Any) -> Settings:
     )
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def base(shop: Shop) -> Iterator[str]:
     """A server that stays as it is: for searches only."""
     with running(settings_of(shop)) as address:
