@@ -55,6 +55,40 @@ def test_bodies_are_capped_by_length_and_while_they_stream(serve: Serve) -> None
     assert client.post("/nothing", content=b" " * 70_000).status_code == 413
 
 
+def test_who_leaves_before_the_body_is_there_is_no_fault(
+    shared: TestClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    parts = [
+        {"type": "http.request", "body": b'{"id": ', "more_body": True},
+        {"type": "http.disconnect"},
+    ]
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return parts.pop(0)
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope: dict[str, Any] = {
+        "type": "http",
+        "http_version": "1.1",
+        "method": "POST",
+        "path": "/v1/search/item",
+        "query_string": b"",
+        "headers": [(b"host", b"127.0.0.1:8080"), (b"content-length", b"100")],
+        "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 8080),
+        "scheme": "http",
+    }
+    caplog.set_level(logging.INFO, logger="midspan.service")
+    asyncio.run(shared.app(scope, receive, send))  # type: ignore[arg-type]
+    assert sent == []
+    [line] = [record for record in caplog.records if record.getMessage() == "request"]
+    assert line.__dict__["fields"]["status"] == 499
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
 def test_faults_show_no_internals(
     shared: TestClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -10,6 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route as PlainRoute
 
 from midspan import __version__
 from midspan.service.answers import answer, request_id
@@ -72,6 +73,13 @@ def create_app(core: Core, *, tokens: Tokens) -> FastAPI:
             operation_id=f"{route.method}_{route.handler.__name__}".lower(),
             summary=(route.handler.__doc__ or route.handler.__name__).strip().splitlines()[0],
         )
+
+    # Searches are asked the most, and FastAPI's way to a handler would be a third of the event
+    # loop's work for one: they are found first, without it. Above they stand for the document.
+    searches = [route for route in TABLE if route.path.startswith("/v1/search/")]
+    app.router.routes[:0] = [
+        PlainRoute(route.path, route.handler, methods=[route.method]) for route in searches
+    ]
 
     async def openapi(request: Request) -> Response:
         return answer(describe(app))

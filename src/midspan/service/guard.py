@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect
 from starlette.routing import compile_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -124,6 +125,8 @@ class _Visit:
             try:
                 self._admit(state)
                 await self.guard.app(self.scope, self.receive, self.send)
+            except ClientDisconnect:  # before all of the body came: nobody is there to be answered
+                return
             except Exception as error:
                 if self.status:  # the answer has begun; the connection is all that can be ended
                     raise
