@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 
 from midspan.gallery import Gallery
+from midspan.spaces import Embeddings
 from midspan.upgrade import Upgrade
+from midspan.upgrade.buckets import Buckets
 from midspan.upgrade.orders import order_named
 from midspan.upgrade.priorities import embed_sample, hints_for, sample_items
 from tests.upgrade.world import NEW, OLD, encoder, ids, label, picture, vectors
@@ -46,6 +50,42 @@ def test_items_that_come_later_are_first_under_newest(gallery: Gallery) -> None:
     Upgrade.start(gallery, to=NEW, order="newest")
     gallery.add(vectors(["late"], OLD))
     assert work(gallery)[0] == "late"
+
+
+@pytest.mark.parametrize("name", ["random", "most_seen", "entropy", "bridge_error"])
+def test_a_large_gallery_gets_buckets_of_its_order(
+    gallery: Gallery, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr("midspan.upgrade.priorities.EXACT_UP_TO", 59)
+    monkeypatch.setattr("midspan.upgrade.buckets.Buckets.fit", partial(Buckets.fit, count=4))
+    monkeypatch.setattr("midspan.upgrade.priorities.PAGE", 7)
+    gallery.annotate({id: {"seen": place % 13} for place, id in enumerate(ids(60))})
+    sample = vectors(ids(60), NEW)
+    Upgrade.start(gallery, to=sample, order=name)
+    old = vectors(ids(60), OLD)
+    columns = {"seen": np.arange(60.0) % 13}
+    if name != "bridge_error":
+        old = Embeddings(old.ids, old.vectors, OLD, columns)
+    known = gallery.store.vectors(ids(60), space="f-old")
+    exact = order_named(name)(old, hints_for(name, known, new=sample))
+    found = work(gallery)
+    assert sorted(found) == ids(60)
+    by_id = dict(zip(ids(60), exact.tolist(), strict=True))
+    shares = np.linspace(0, 1, 4, endpoint=False)
+    learnt = np.arange(1024) / 1024 if name == "random" else exact
+    floors = sorted(set(np.quantile(learnt, shares, method="lower").tolist()))
+    bucket = {id: sum(floor <= value for floor in floors) for id, value in by_id.items()}
+    assert found == sorted(ids(60), key=lambda id: (-max(bucket[id], 1), id))
+    assert found != sorted(ids(60), key=lambda id: (-by_id[id], id)), "not the exact order"
+    assert gallery.trail(limit=1)[0].details["buckets"] == len(floors)
+
+
+def test_the_newest_stay_in_their_exact_order(
+    gallery: Gallery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("midspan.upgrade.priorities.EXACT_UP_TO", 0)
+    Upgrade.start(gallery, to=NEW, order="newest")
+    assert gallery.trail(limit=1)[0].details["buckets"] is None
 
 
 def test_learnt_orders_take_the_sample(gallery: Gallery) -> None:

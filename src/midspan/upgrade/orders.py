@@ -30,13 +30,14 @@ class Hints:
 
     centres: (C, D) one for each class, from labels or from clusters. centre_labels: (C,) the class
     of each, if there are labels. confidence: predicted error of the bridge. bridges: old → new,
-    several that were fitted differently.
+    several that were fitted differently. sample: items of the gallery that this was learnt from.
     """
 
     centres: FloatArray | None = None
     centre_labels: Column | None = None
     confidence: Confidence | None = None
     bridges: tuple[Bridge, ...] = ()
+    sample: Embeddings | None = None
     seed: int = 0
     now: float = 0.0  # seconds since 1970: items that come later are newer than all others
 

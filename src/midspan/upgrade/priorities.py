@@ -14,6 +14,7 @@ from midspan.bridges.base import unit
 from midspan.errors import ConfigError
 from midspan.gallery import Gallery, Item
 from midspan.spaces import Embeddings, FloatArray, IntArray, Space, StrArray
+from midspan.upgrade.buckets import BUCKETS, Buckets
 from midspan.upgrade.embed import Embed, embed_all
 from midspan.upgrade.orders import CENTRES, LEARNT, Float64, Hints, chance, order_named
 
@@ -22,14 +23,22 @@ SAMPLE = 20_000  # items that class centres are computed from
 CLUSTERS = 256  # at most, where there are no labels
 ROUNDS = 10  # of k-means; an order needs no better
 BAGS = 4  # bridges that may disagree
+EXACT_UP_TO = 1_000_000  # items; an index of so many stays in memory, where any order is cheap
 
 
 def prioritise(
-    gallery: Gallery, order: str, hints: Hints, *, space: str, show: bool = False
+    gallery: Gallery,
+    order: str,
+    hints: Hints,
+    *,
+    space: str,
+    buckets: Buckets | None = None,
+    show: bool = False,
 ) -> int:
     """Write the priority of each item that lacks a vector in the target; `space` is the old one.
 
-    May be repeated, with another order too. Returns how many items it looked at.
+    One pass, a page in memory at a time. May be repeated, with another order too. Returns how many
+    items it looked at.
     """
     chosen, target = order_named(order), gallery.state.target
     if target is None:
@@ -40,10 +49,28 @@ def prioritise(
         for items in _pages(gallery, missing=target):
             old = _with_columns(gallery.store.vectors([i.id for i in items], space=space), items)
             if len(old):
-                gallery.store.prioritise(old.ids.tolist(), chosen(old, hints).tolist())
+                exact = chosen(old, hints)
+                written = exact if buckets is None else buckets(exact)
+                gallery.store.prioritise(old.ids.tolist(), written.tolist())
             looked += len(items)
             done(len(items))
     return looked
+
+
+def buckets_for(gallery: Gallery, order: str, hints: Hints, *, space: str) -> Buckets | None:
+    """The buckets of a large gallery's order; None where exact priorities cost nothing.
+
+    That is in galleries up to EXACT_UP_TO, and for the newest first: they come in the order of
+    adding, so that the index grows at one end only.
+    """
+    if order == "newest" or len(gallery) <= EXACT_UP_TO:
+        return None
+    if order == "random":
+        return Buckets.fit(np.arange(BUCKETS) / BUCKETS)
+    sample = hints.sample
+    if sample is None:
+        sample = sample_items(gallery, space=space, seed=hints.seed)
+    return Buckets.fit(order_named(order)(sample, hints)) if len(sample) else None
 
 
 def priorities_of(
@@ -77,7 +104,8 @@ def order_hints(
         known = sample_items(gallery, space=old, seed=seed)
     if order in CENTRES and len(known) < 2:
         return None
-    return hints_for(order, known, new=sample, bridge=by, seed=seed)
+    hints = hints_for(order, known, new=sample, bridge=by, seed=seed)
+    return dataclasses.replace(hints, sample=known)
 
 
 def hints_for(
@@ -124,6 +152,8 @@ def sample_items(gallery: Gallery, *, space: str, count: int = SAMPLE, seed: int
     parts: list[Embeddings] = []
     for page in _pages(gallery, missing=None):
         items = [item for item in page if chance(item.id, seed) < share]
+        if not items:
+            continue
         part = _with_columns(gallery.store.vectors([i.id for i in items], space=space), items)
         if len(part):
             parts.append(part)

@@ -14,7 +14,13 @@ from midspan.spaces import Embeddings, Space
 from midspan.upgrade.mapping import bridge_of, check_bridge, load_for, map_items, mapped_space
 from midspan.upgrade.mixing import FEWEST, Mixing, choose_scores
 from midspan.upgrade.orders import Float64, Hints, order_named
-from midspan.upgrade.priorities import order_hints, paired_sample, priorities_of, prioritise
+from midspan.upgrade.priorities import (
+    buckets_for,
+    order_hints,
+    paired_sample,
+    priorities_of,
+    prioritise,
+)
 from midspan.upgrade.record import MODES, Mode, Record, change, open_record, score_map_json
 
 
@@ -118,9 +124,10 @@ def reorder(
 
 
 def _write_order(gallery: Gallery, order: str, hints: Hints | None, *, show: bool) -> int:
-    record, looked = open_record(gallery), 0
+    record, looked, buckets = open_record(gallery), 0, None
     if hints is not None:
-        looked = prioritise(gallery, order, hints, space=record.old, show=show)
+        buckets = buckets_for(gallery, order, hints, space=record.old)
+        looked = prioritise(gallery, order, hints, space=record.old, buckets=buckets, show=show)
 
     def step(state: State) -> State:
         now = Record.of(state)
@@ -128,7 +135,12 @@ def _write_order(gallery: Gallery, order: str, hints: Hints | None, *, show: boo
             return state
         return dataclasses.replace(state, upgrade=dataclasses.replace(now, order=order).to_json())
 
-    change(gallery, step, what="upgrade order", details={"order": order, "items": looked})
+    details = {
+        "order": order,
+        "items": looked,
+        "buckets": None if buckets is None else len(buckets),
+    }
+    change(gallery, step, what="upgrade order", details=details)
     return looked
 
 

@@ -6,7 +6,9 @@ import dataclasses
 import json
 import threading
 import time
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Self
 
 import numpy as np
@@ -42,6 +44,7 @@ class MemoryStore:
         self._lock = threading.RLock()
         self._state = state
         self._items: dict[str, _Record] = {}
+        self._by_id: list[str] | None = None  # in order; None after a change of the ids
         self._work = WorkList()
         self._trail: list[Entry] = []
         self._sequence = 1
@@ -65,6 +68,7 @@ class MemoryStore:
         with self._lock:
             self._open = False
             self._items.clear()
+            self._by_id = None
 
     # ---- the gallery as a whole
 
@@ -153,6 +157,7 @@ class MemoryStore:
                     vectors={},
                 )
                 self._next_number += before is None
+                self._by_id = self._by_id if before else None
             for part in vectors:
                 for id, vector in zip(part.ids.tolist(), part.vectors, strict=True):
                     self._items[id].vectors[part.space.fingerprint] = vector.copy()
@@ -196,6 +201,7 @@ class MemoryStore:
             gone = [id for id in dict.fromkeys(ids) if self._items.pop(id, None) is not None]
             for id in gone:
                 self._work.remove(id)
+            self._by_id = None
             self._sequence += 1
             return len(gone)
 
@@ -233,7 +239,8 @@ class MemoryStore:
             if missing is not None:
                 rules.known_space(self._state, missing)
             found = []
-            for id in sorted(id for id in self._items if id > after):
+            ids = self._sorted()
+            for id in islice(ids, bisect_right(ids, after), None):
                 if missing is not None and missing in self._items[id].vectors:
                     continue
                 item = self._item(id)
@@ -248,7 +255,7 @@ class MemoryStore:
             self._check_open()
             space = rules.check_query(self._state, query)
             ids, spaces = [], []
-            for id in sorted(self._items):
+            for id in self._sorted():
                 record = self._items[id]
                 found = _first(query.live, record.vectors)
                 if found in query.among and (
@@ -332,6 +339,11 @@ class MemoryStore:
         target = self._state.target
         if target is not None and target not in self._items[id].vectors:
             self._work.add(id, self._items[id].number)
+
+    def _sorted(self) -> list[str]:
+        if self._by_id is None:
+            self._by_id = sorted(self._items)
+        return self._by_id
 
     def _by_number(self) -> list[str]:
         return sorted(self._items, key=lambda id: self._items[id].number)
