@@ -20,6 +20,7 @@ from midspan.losses import LOSSES
 from midspan.methods.independent import Independent
 from midspan.training import RunConfig
 from midspan.training.augment import chain
+from midspan.training.draws import Draws
 from midspan.training.loop import make_optimiser
 from midspan.training.step import Shown, Step
 from midspan.training.variations import Variations, make_variations
@@ -66,13 +67,12 @@ class Arm:
     def seconds(self, images: torch.Tensor, labels: torch.Tensor, *, learner: int) -> float:
         """CPU time of one step, augmentation included."""
         started = time.process_time()
+        draws = Draws.whole(len(images), torch.default_generator)
         for augmentation in self.augmentations:
-            images = augmentation(images, torch.default_generator)
+            images = augmentation(images, draws)
         varied = None
         if self.variations is not None:
-            images, varied = self.variations(
-                images, np.arange(len(images)), torch.default_generator
-            )
+            images, varied = self.variations(images, np.arange(len(images)), draws)
         terms = self.step(
             Shown(
                 images=images,

@@ -7,6 +7,11 @@ import torch
 
 from midspan.errors import ConfigError
 from midspan.training.augment import AUGMENTATIONS, affine, chain, erase, flip, light
+from midspan.training.draws import Draws
+
+
+def drawn(images: torch.Tensor, *, seed: int) -> Draws:
+    return Draws.whole(len(images), torch.Generator().manual_seed(seed))
 
 
 def images() -> torch.Tensor:
@@ -17,9 +22,9 @@ def images() -> torch.Tensor:
 def test_shape_seed_and_effect(name: str) -> None:
     (augment,) = chain([name])
     before = images()
-    first = augment(before, torch.Generator().manual_seed(1))
-    again = augment(before, torch.Generator().manual_seed(1))
-    other = augment(before, torch.Generator().manual_seed(2))
+    first = augment(before, drawn(before, seed=1))
+    again = augment(before, drawn(before, seed=1))
+    other = augment(before, drawn(before, seed=2))
     assert first.shape == before.shape
     torch.testing.assert_close(first, again, rtol=0, atol=0)
     assert not torch.equal(first, other)
@@ -28,7 +33,7 @@ def test_shape_seed_and_effect(name: str) -> None:
 
 def test_flip_is_the_mirror_image_or_nothing() -> None:
     before = images()
-    after = flip(before, torch.Generator().manual_seed(3))
+    after = flip(before, drawn(before, seed=3))
     mirrored = [torch.equal(a, b.flip(2)) for a, b in zip(after, before, strict=True)]
     same = [torch.equal(a, b) for a, b in zip(after, before, strict=True)]
     assert all(m != s for m, s in zip(mirrored, same, strict=True))
@@ -37,7 +42,7 @@ def test_flip_is_the_mirror_image_or_nothing() -> None:
 
 def test_erase_blanks_one_box() -> None:
     before = torch.ones(64, 1, 20, 20)
-    after = erase(before, torch.Generator().manual_seed(0))
+    after = erase(before, drawn(before, seed=0))
     blank = (after == 0).flatten(1).sum(1)
     touched = blank > 0
     assert 16 < int(touched.sum()) < 48
@@ -50,7 +55,7 @@ def test_erase_blanks_one_box() -> None:
 def test_affine_moves_by_little() -> None:
     before = torch.zeros(32, 1, 21, 21)
     before[:, :, 10, 10] = 1.0
-    after = affine(before, torch.Generator().manual_seed(0))
+    after = affine(before, drawn(before, seed=0))
     place = after.flatten(1).argmax(1)
     rows, columns = place // 21, place % 21
     assert int((rows - 10).abs().max()) <= 4
@@ -60,7 +65,7 @@ def test_affine_moves_by_little() -> None:
 
 def test_light_is_affine_in_the_values() -> None:
     before = images()
-    after = light(before, torch.Generator().manual_seed(0))
+    after = light(before, drawn(before, seed=0))
     for x, y in zip(before, after, strict=True):
         slope = (y.max() - y.min()) / (x.max() - x.min())
         assert 0.7 <= float(slope) <= 1.3
@@ -70,3 +75,17 @@ def test_light_is_affine_in_the_values() -> None:
 def test_unknown_augmentation() -> None:
     with pytest.raises(ConfigError, match="did you mean 'affine'"):
         chain(["afine"])
+
+
+@pytest.mark.parametrize("name", AUGMENTATIONS)
+def test_an_image_is_changed_alike_in_whichever_share_of_the_batch_it_is(name: str) -> None:
+    (augment,) = chain([name])
+    whole = augment(images(), drawn(images(), seed=1))
+    shares = [(0, 5), (5, 6), (6, 16)]
+    states = []
+    for start, stop in shares:
+        generator = torch.Generator().manual_seed(1)
+        part = augment(images()[start:stop], Draws(generator, 16, start, stop))
+        torch.testing.assert_close(part, whole[start:stop])
+        states.append(generator.get_state())
+    assert all(torch.equal(state, states[0]) for state in states)  # all draw on alike

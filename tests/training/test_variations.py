@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from midspan.errors import ConfigError
+from midspan.training.draws import Draws
 from midspan.training.settings import VariationSettings
 from midspan.training.variations import (
     VARIATIONS,
@@ -26,6 +27,10 @@ def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
+def drawn(images: Tensor, *, seed: int = 0) -> Draws:
+    return Draws.whole(len(images), seeded(seed))
+
+
 def images(count: int = 6, size: int = 14) -> Tensor:
     return torch.rand(count, 3, size, size, generator=seeded(9)) * 2 - 1
 
@@ -34,32 +39,32 @@ def images(count: int = 6, size: int = 14) -> Tensor:
 def test_each_changes_images_and_keeps_their_shape_and_range(name: str) -> None:
     before = images()
     chosen = {"blur": blur, "occlusion": occlusion, "perspective": perspective}[name]
-    after = chosen(before, seeded())
+    after = chosen(before, drawn(before))
     assert after.shape == before.shape
     assert float(after.min()) >= float(before.min()) - 1e-5
     assert float(after.max()) <= float(before.max()) + 1e-5
     for one, other in zip(before, after, strict=True):
         assert not torch.equal(one, other)
-    assert torch.equal(after, chosen(before, seeded()))  # the generator decides, nothing else
+    assert torch.equal(after, chosen(before, drawn(before)))  # the generator decides, nothing else
 
 
 def test_blur_is_a_gaussian_of_the_drawn_width() -> None:
     point = torch.zeros(1, 1, 21, 21)
     point[0, 0, 10, 10] = 1.0
-    after = blur(point, seeded(3))
+    after = blur(point, drawn(point, seed=3))
     share = float(torch.rand(1, generator=seeded(3))) * 0.08 + 0.02
     sigma = max(0.5, share * 21)
     line = torch.exp(-(torch.arange(21.0) - 10).square() / (2 * sigma**2))
     line = line / line.sum()
     torch.testing.assert_close(after[0, 0], torch.outer(line, line), atol=2e-3, rtol=0)
     flat = torch.full((2, 3, 8, 8), 0.7)
-    torch.testing.assert_close(blur(flat, seeded()), flat)  # also at the border
+    torch.testing.assert_close(blur(flat, drawn(flat)), flat)  # also at the border
 
 
 def test_occlusion_darkens_whole_blocks() -> None:
     before = torch.rand(40, 1, 14, 14, generator=seeded(1)) + 0.1
     before[:, 0, 0, 0] = 0.0  # the darkest
-    after = occlusion(before, seeded())
+    after = occlusion(before, drawn(before))
     changed = (after != before).float()
     changed[:, 0, 0, 0] = 0
     blocks = (after == 0).float().view(40, 7, 2, 7, 2).permute(0, 1, 3, 2, 4).flatten(3)
@@ -85,7 +90,7 @@ def test_homographies_take_corners_to_their_places() -> None:
 def test_what_was_applied_is_recorded() -> None:
     before = images(400)
     names = ("blur", "occlusion")
-    after, applied = vary(before, names=names, probability=0.3, generator=seeded())
+    after, applied = vary(before, names=names, probability=0.3, draws=drawn(before))
     assert applied.shape == (400, 2)
     assert applied.mean(dim=0).tolist() == pytest.approx([0.3, 0.3], abs=0.07)
     both = float((applied[:, 0] * applied[:, 1]).mean())
@@ -95,15 +100,33 @@ def test_what_was_applied_is_recorded() -> None:
     assert not any(
         torch.equal(a, b) for a, b in zip(after[~untouched], before[~untouched], strict=True)
     )
-    same, none = vary(before, names=names, probability=0.0, generator=seeded())
+    same, none = vary(before, names=names, probability=0.0, draws=drawn(before))
     assert torch.equal(same, before)
     assert not none.any()
+
+
+def test_an_image_is_varied_alike_in_whichever_share_of_the_batch_it_is() -> None:
+    names = tuple(VARIATIONS)
+    whole, applied = vary(images(9), names=names, probability=0.3, draws=drawn(images(9)))
+    states = []
+    for start, stop in [(0, 4), (4, 5), (5, 9)]:  # one image alone: often nothing is chosen there
+        generator = seeded()
+        part, told = vary(
+            images(9)[start:stop],
+            names=names,
+            probability=0.3,
+            draws=Draws(generator, 9, start, stop),
+        )
+        torch.testing.assert_close(part, whole[start:stop])
+        assert torch.equal(told, applied)  # of the whole batch
+        states.append(generator.get_state())
+    assert all(torch.equal(state, states[0]) for state in states)  # all draw on alike
 
 
 def test_known_variations_come_after_the_applied_ones() -> None:
     known = torch.tensor([[1.0], [0.0], [1.0], [1.0]])
     both = Variations(names=("blur",), probability=0.5, known=known)
-    _, told = both(images(2), np.array([1, 2]), seeded())
+    _, told = both(images(2), np.array([1, 2]), drawn(images(2)))
     assert told.shape == (2, 2)
     assert told[:, 1].tolist() == [0.0, 1.0]
 

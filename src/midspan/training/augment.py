@@ -1,7 +1,6 @@
-"""Augmentation on tensors: each is a function (images, generator) → images of the same shape.
+"""Augmentation on tensors: each is a function (images, draws) → images of the same shape.
 
 Images are float (B, C, H, W), normalised; what moves in from outside repeats the border.
-The generator is a CPU one, so that a seed means the same on every device.
 """
 
 from __future__ import annotations
@@ -10,12 +9,13 @@ import math
 from collections.abc import Callable, Sequence
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 from torch.nn import functional as F
 
 from midspan.config import look_up
+from midspan.training.draws import Draws
 
-Augmentation = Callable[[Tensor, Generator], Tensor]
+Augmentation = Callable[[Tensor, Draws], Tensor]
 
 AUGMENTATIONS = {
     "affine": "midspan.training.augment:affine",
@@ -29,32 +29,32 @@ def chain(names: Sequence[str]) -> list[Augmentation]:
     return [look_up(AUGMENTATIONS, name, what="augmentation") for name in names]
 
 
-def affine(images: Tensor, generator: Generator) -> Tensor:
+def affine(images: Tensor, draws: Draws) -> Tensor:
     """Turn by ±10°, scale by 0.85 … 1.15, shift by ±10 %: what a camera or a hand does."""
     count = len(images)
-    angle = _uniform(count, generator, -math.pi / 18, math.pi / 18)
-    scale = _uniform(count, generator, 0.85, 1.15)
-    shift_x, shift_y = _uniform(count, generator, -0.2, 0.2), _uniform(count, generator, -0.2, 0.2)
+    angle = draws.uniform(-math.pi / 18, math.pi / 18)
+    scale = draws.uniform(0.85, 1.15)
+    shift_x, shift_y = draws.uniform(-0.2, 0.2), draws.uniform(-0.2, 0.2)
     cos, sin = angle.cos() / scale, angle.sin() / scale
     rows = torch.stack([cos, -sin, shift_x, sin, cos, shift_y], dim=1).view(count, 2, 3)
     grid = F.affine_grid(rows.to(images.device), list(images.shape), align_corners=False)
     return F.grid_sample(images, grid, padding_mode="border", align_corners=False)
 
 
-def flip(images: Tensor, generator: Generator) -> Tensor:
+def flip(images: Tensor, draws: Draws) -> Tensor:
     """Mirror half of the images left to right. Not for letters and signs."""
-    chosen = (torch.rand(len(images), generator=generator) < 0.5).to(images.device)
+    chosen = (draws.rand() < 0.5).to(images.device)
     return torch.where(chosen.view(-1, 1, 1, 1), images.flip(3), images)
 
 
-def erase(images: Tensor, generator: Generator) -> Tensor:
+def erase(images: Tensor, draws: Draws) -> Tensor:
     """Blank one random box of 10 … 40 % of each side in half of the images."""
-    count, _, height, width = images.shape
-    tall = _uniform(count, generator, 0.1, 0.4) * height
-    wide = _uniform(count, generator, 0.1, 0.4) * width
-    top = torch.rand(count, generator=generator) * (height - tall)
-    left = torch.rand(count, generator=generator) * (width - wide)
-    chosen = torch.rand(count, generator=generator) < 0.5
+    height, width = images.shape[2:]
+    tall = draws.uniform(0.1, 0.4) * height
+    wide = draws.uniform(0.1, 0.4) * width
+    top = draws.rand() * (height - tall)
+    left = draws.rand() * (width - wide)
+    chosen = draws.rand() < 0.5
     y = torch.arange(height).view(1, -1, 1)
     x = torch.arange(width).view(1, 1, -1)
     inside = (
@@ -67,12 +67,8 @@ def erase(images: Tensor, generator: Generator) -> Tensor:
     return images.masked_fill(inside.unsqueeze(1).to(images.device), 0.0)
 
 
-def light(images: Tensor, generator: Generator) -> Tensor:
+def light(images: Tensor, draws: Draws) -> Tensor:
     """Contrast × 0.7 … 1.3 and brightness ± 0.3, in units of the normalised image."""
-    contrast = _uniform(len(images), generator, 0.7, 1.3).view(-1, 1, 1, 1)
-    brightness = _uniform(len(images), generator, -0.3, 0.3).view(-1, 1, 1, 1)
+    contrast = draws.uniform(0.7, 1.3).view(-1, 1, 1, 1)
+    brightness = draws.uniform(-0.3, 0.3).view(-1, 1, 1, 1)
     return images * contrast.to(images.device) + brightness.to(images.device)
-
-
-def _uniform(count: int, generator: Generator, low: float, high: float) -> Tensor:
-    return torch.rand(count, generator=generator) * (high - low) + low

@@ -13,6 +13,7 @@ from midspan.encoders import Encoder
 from midspan.encoders.uncertainty import UncertaintyHead
 from midspan.errors import DataError
 from midspan.spaces import Embeddings
+from midspan.training.draws import Draws
 from midspan.training.inputs import loader
 from midspan.training.samplers import Balanced
 from midspan.training.variations import Variations
@@ -61,7 +62,7 @@ def fit_uncertainty(
             for rows in sampler.batches(labels, seed=seed, epoch=epoch)[: steps - step]:
                 images = load(rows).to(device)
                 if variations is not None:
-                    images, _ = variations(images, rows, generator)
+                    images, _ = variations(images, rows, Draws.whole(len(rows), generator))
                 with torch.no_grad():
                     features = encoder.features(images)
                     vectors = F.normalize(encoder.from_features(features).float())

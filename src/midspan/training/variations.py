@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 from torch.nn import functional as F
 
 from midspan.config import look_up
@@ -19,9 +19,10 @@ from midspan.data import ImageSet
 from midspan.losses.decorrelation import Decorrelation
 from midspan.spaces import IntArray
 from midspan.training.attributes import AttributeNet, mine
+from midspan.training.draws import Draws
 from midspan.training.settings import VariationSettings
 
-Variation = Callable[[Tensor, Generator], Tensor]
+Variation = Callable[[Tensor, Draws], Tensor]
 
 VARIATIONS = {
     "blur": "midspan.training.variations:blur",
@@ -41,13 +42,12 @@ class Variations:
     known: Tensor | None = None  # (N, A) variations that the training images have by themselves
     decorrelation: Decorrelation | None = None  # None: augmentation alone
 
-    def __call__(
-        self, images: Tensor, rows: IntArray, generator: Generator
-    ) -> tuple[Tensor, Tensor]:
-        """Images, and what each has: (B, M) 0 or 1, the applied ones before the known ones."""
-        images, applied = vary(
-            images, names=self.names, probability=self.probability, generator=generator
-        )
+    def __call__(self, images: Tensor, rows: IntArray, draws: Draws) -> tuple[Tensor, Tensor]:
+        """Own images, and what each of the whole batch has: (B, M) 0 or 1, applied before known.
+
+        rows (B,) are those of the whole batch.
+        """
+        images, applied = vary(images, names=self.names, probability=self.probability, draws=draws)
         if self.known is None:
             return images, applied
         own = self.known[torch.from_numpy(rows)].to(applied)
@@ -78,48 +78,50 @@ def make_variations(
 
 
 def vary(
-    images: Tensor, *, names: tuple[str, ...], probability: float, generator: Generator
+    images: Tensor, *, names: tuple[str, ...], probability: float, draws: Draws
 ) -> tuple[Tensor, Tensor]:
-    """Each variation independently on some of the images; (B, M) says which."""
-    chosen = torch.rand(len(images), len(names), generator=generator) < probability  # (B, M)
+    """Each variation independently on some of the images; (B, M) says which of the whole batch."""
+    chosen = torch.rand(draws.total, len(names), generator=draws.generator) < probability  # (B, M)
+    own = chosen[draws.start : draws.stop]
     for column, name in enumerate(names):
-        rows = chosen[:, column].nonzero()[:, 0].to(images.device)
-        if len(rows):
+        if chosen[:, column].any():  # here or elsewhere: the draws are made by all
+            rows = own[:, column].nonzero()[:, 0].to(images.device)
             change: Variation = look_up(VARIATIONS, name, what="variation")
-            images = images.index_copy(0, rows, change(images[rows], generator))
+            changed = change(images[rows], draws.among(chosen[:, column]))
+            images = images.index_copy(0, rows, changed)
     return images, chosen.float().to(images.device)
 
 
-def blur(images: Tensor, generator: Generator) -> Tensor:
+def blur(images: Tensor, draws: Draws) -> Tensor:
     """Gaussian, σ from 2 % to 10 % of the side but at least half a pixel.
 
     As two products with a matrix an image: each image has its own σ, which no convolution allows.
     """
-    count, _, height, width = images.shape
-    share = torch.rand(count, generator=generator) * 0.08 + 0.02
+    height, width = images.shape[2:]
+    share = draws.rand() * 0.08 + 0.02
     rows = _smoothing(height, share * height).to(images.device)  # (B, H, H)
     columns = _smoothing(width, share * width).to(images.device)  # (B, W, W)
     return rows.unsqueeze(1) @ images @ columns.unsqueeze(1).mT
 
 
-def occlusion(images: Tensor, generator: Generator) -> Tensor:
+def occlusion(images: Tensor, draws: Draws) -> Tensor:
     """7 × 7 blocks, of which 10 to 50 % take the darkest value of the image."""
-    count, _, height, width = images.shape
-    share = torch.rand(count, generator=generator) * 0.4 + 0.1
-    hidden = torch.rand(count, 1, BLOCKS, BLOCKS, generator=generator) < share.view(-1, 1, 1, 1)
+    height, width = images.shape[2:]
+    share = draws.rand() * 0.4 + 0.1
+    hidden = draws.rand(1, BLOCKS, BLOCKS) < share.view(-1, 1, 1, 1)
     mask = F.interpolate(hidden.float(), size=(height, width), mode="nearest").to(images.device)
     dark = images.amin(dim=(1, 2, 3), keepdim=True)
     return torch.where(mask > 0, dark, images)
 
 
-def perspective(images: Tensor, generator: Generator) -> Tensor:
+def perspective(images: Tensor, draws: Draws) -> Tensor:
     """Each corner moves by up to 20 % of the sides; what comes in from outside repeats the border.
 
     The distortion of torchvision's RandomPerspective moves them by up to 25 %, inwards only.
     """
     count, _, height, width = images.shape
     corners = torch.tensor([[-1.0, -1.0], [1.0, -1.0], [1.0, 1.0], [-1.0, 1.0]])
-    moved = corners + (torch.rand(count, 4, 2, generator=generator) * 0.8 - 0.4)
+    moved = corners + (draws.rand(4, 2) * 0.8 - 0.4)
     h = homographies(corners, moved)  # (B, 3, 3)
     y = torch.linspace(-1, 1, height).view(-1, 1).expand(height, width)
     x = torch.linspace(-1, 1, width).view(1, -1).expand(height, width)
