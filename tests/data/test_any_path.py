@@ -33,5 +33,5 @@ def test_anything_else(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no such file or folder"):
         open_images(tmp_path / "gone")
     (tmp_path / "a.txt").write_text("hello")
-    with pytest.raises(DataError, match=r"read from a folder, a \.csv list or an \.npz file"):
+    with pytest.raises(DataError, match=r"a \.csv list, an \.npz file or \.tar shards"):
         open_images(tmp_path / "a.txt")

@@ -10,6 +10,7 @@ from midspan.data.font_glyphs import glyphs
 from midspan.data.from_csv import csv
 from midspan.data.from_folder import folder
 from midspan.data.from_npz import npz, save_npz
+from midspan.data.from_webdataset import webdataset
 from midspan.data.images import Fit, ImageSet, ImageSource, Skipped
 from midspan.data.sklearn_digits import digits
 
@@ -18,6 +19,7 @@ DATASETS = {
     "npz": "midspan.data.from_npz:npz",
     "folder": "midspan.data.from_folder:folder",
     "csv": "midspan.data.from_csv:csv",
+    "webdataset": "midspan.data.from_webdataset:webdataset",
     "glyphs": "midspan.data.font_glyphs:glyphs",
     "digits": "midspan.data.sklearn_digits:digits",
 }
@@ -42,4 +44,5 @@ __all__ = [
     "npz",
     "open_images",
     "save_npz",
+    "webdataset",
 ]

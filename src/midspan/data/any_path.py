@@ -1,4 +1,4 @@
-"""Images from a path, by what is there: a folder, a CSV list or an .npz file."""
+"""Images from a path, by what is there: a folder, a CSV list, an .npz file or tar shards."""
 
 from __future__ import annotations
 
@@ -7,13 +7,19 @@ from pathlib import Path
 from midspan.data.from_csv import csv
 from midspan.data.from_folder import folder
 from midspan.data.from_npz import npz
+from midspan.data.from_webdataset import webdataset
 from midspan.data.images import ImageSet
 from midspan.errors import DataError
 
 
 def open_images(path: str | Path, *, strict: bool = False) -> ImageSet:
-    """A folder (of class folders), a `.csv` or an `.npz`. strict: a broken file is an error."""
+    """A folder (of class folders), a `.csv`, an `.npz`, or tar shards (`train-{000..003}.tar`).
+
+    strict: a broken file is an error.
+    """
     path = Path(path)
+    if path.suffix.lower() == ".tar" and not path.is_dir():
+        return webdataset(path, strict=strict)
     if path.is_dir():
         return folder(path, strict=strict)
     if not path.exists():
@@ -22,4 +28,6 @@ def open_images(path: str | Path, *, strict: bool = False) -> ImageSet:
         return csv(path, strict=strict)
     if path.suffix.lower() == ".npz":
         return npz(path)
-    raise DataError(f"{path}: images are read from a folder, a .csv list or an .npz file")
+    raise DataError(
+        f"{path}: images are read from a folder, a .csv list, an .npz file or .tar shards"
+    )

@@ -58,6 +58,7 @@ class ImageSet:
     columns: Mapping[str, Column] = field(default_factory=dict)  # each (N, …)
     skipped: tuple[Skipped, ...] = ()
     strict: bool = False  # an image that fails to decode is an error, not a skipped row
+    streamed: bool = False  # decoded whenever asked for: too many to decode all of them at once
 
     def __post_init__(self) -> None:
         ids = np.asarray(self.ids).astype(np.str_, copy=False)
@@ -141,7 +142,7 @@ class ImageSet:
         return replace(self, labels=labels, class_names=tuple(class_names))
 
     def uri(self, row: int) -> str:
-        """Where one image is: a path, or 'file.npz#row'."""
+        """Where one image is: a path, 'file.npz#row' or 'shard.tar#name'."""
         return self.source.uri(row)
 
     def load(

@@ -107,7 +107,7 @@ class FileSource:
         if len(rows) == 1:
             decode(0)
         else:
-            _in_threads(decode, range(len(rows)))
+            in_threads(decode, range(len(rows)))
         return images
 
     def take(self, rows: IntArray) -> FileSource:
@@ -215,10 +215,10 @@ def check_files(root: Path, names: Sequence[str]) -> dict[int, str]:
         except ImageError as error:
             return row, str(error).removeprefix(f"{path}: ")
 
-    return dict(found for found in _in_threads(check, range(len(names))) if found is not None)
+    return dict(found for found in in_threads(check, range(len(names))) if found is not None)
 
 
-def _in_threads(work: Callable[[int], T], rows: Iterable[int]) -> list[T]:
+def in_threads(work: Callable[[int], T], rows: Iterable[int]) -> list[T]:
     """A pool of its own for each call: a shared one would not survive a fork."""
     with ThreadPoolExecutor(max_workers=_threads()) as pool:
         try:

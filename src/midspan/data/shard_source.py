@@ -1,0 +1,98 @@
+"""Images that stay in their tar shards and are read by their place in it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from midspan.data.decode import Channels, Fit, Pixels, decode_image
+from midspan.data.sources import in_threads
+from midspan.errors import ImageError
+from midspan.spaces import IntArray, StrArray
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """A tar file as it was when its index was made."""
+
+    path: Path
+    size: int
+    changed: int  # nanoseconds
+
+
+@dataclass(frozen=True, eq=False)
+class ShardSource:
+    """One read for an image, wherever it is: any order of rows, any part of them.
+
+    A batch costs its own bytes and pixels, however large the shards are.
+    """
+
+    shards: tuple[Shard, ...]
+    shard: IntArray  # (N,) which of them
+    names: StrArray  # (N,) members
+    offsets: IntArray  # (N,)
+    sizes: IntArray  # (N,)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def load(
+        self, rows: IntArray, *, height: int, width: int, channels: Channels, fit: Fit
+    ) -> Pixels:
+        images = np.empty((len(rows), height, width, channels), dtype=np.uint8)
+
+        def decode(place: int) -> None:
+            row = int(rows[place])
+            try:
+                images[place] = decode_image(
+                    self.read(row), height=height, width=width, channels=channels, fit=fit
+                )
+            except ImageError as error:  # bytes have no name of their own
+                reason = str(error).removeprefix("image: ")
+                raise ImageError(f"{self.uri(row)}: {reason}") from error
+
+        if len(rows) == 1:
+            decode(0)
+        else:
+            in_threads(decode, range(len(rows)))
+        return images
+
+    def read(self, row: int) -> bytes:
+        """The image file as it stands in the shard."""
+        shard, size = self.shards[self.shard[row]], int(self.sizes[row])
+        try:
+            with shard.path.open("rb") as file:
+                status = os.fstat(file.fileno())
+                if (status.st_size, status.st_mtime_ns) != (shard.size, shard.changed):
+                    raise ImageError("the shard was changed while it was in use; start again")
+                file.seek(int(self.offsets[row]))
+                data = file.read(size)
+        except OSError as error:
+            raise ImageError(f"cannot be read ({error.strerror})") from error
+        if len(data) < size:
+            raise ImageError(f"the shard ends after {len(data):,} of its {size:,} bytes")
+        return bytes(data)
+
+    def take(self, rows: IntArray) -> ShardSource:
+        return ShardSource(
+            shards=self.shards,
+            shard=self.shard[rows],
+            names=self.names[rows],
+            offsets=self.offsets[rows],
+            sizes=self.sizes[rows],
+        )
+
+    def uri(self, row: int) -> str:
+        return f"{self.shards[self.shard[row]].path}#{self.names[row]}"
+
+    def signature(self) -> str:
+        digest = hashlib.sha256()
+        for shard in self.shards:
+            digest.update(f"{shard.path}\0{shard.size} {shard.changed}\0".encode())
+        for column in (self.shard, self.offsets, self.sizes):
+            digest.update(np.ascontiguousarray(column).data)
+        return digest.hexdigest()
