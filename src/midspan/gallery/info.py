@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from midspan.gallery.quantise import Quantise, Quantised
 from midspan.gallery.records import State
 from midspan.gallery.stores.base import Store
 
@@ -22,6 +23,7 @@ class Info:
     stored: Mapping[str, int]  # vectors by the name of their space, live or not
     spaces: tuple[Mapping[str, Any], ...]
     upgrade: Mapping[str, Any] | None
+    quantise: Quantise | None  # how small an own index holds vectors; None: the engine's settings
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -51,6 +53,7 @@ def describe(store: Store) -> Info:
             for fingerprint, space in state.spaces.items()
         ),
         upgrade=state.upgrade,
+        quantise=store.quantise() if isinstance(store, Quantised) else None,
     )
 
 

@@ -8,12 +8,13 @@ import sys
 CODE = """
 import faiss.contrib.torch_utils  # as pytorch-metric-learning does
 import numpy as np
+from midspan.gallery.index.codes import EightBits
 from midspan.gallery.index.ivf import Ivf
 
 rng = np.random.default_rng(0)
 vectors = rng.normal(size=(200, 8)).astype(np.float32)
 vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-index = Ivf(vectors[:4].copy(), metric="cosine", sample=vectors)
+index = Ivf(vectors[:4].copy(), metric="cosine", sample=vectors, codes=EightBits(8))
 index.add(np.arange(200), vectors, index.nearest(vectors))
 _, rows = index.search(vectors[:20], 1, probes=4, allowed=None)
 print((rows[:, 0] == np.arange(20)).all())

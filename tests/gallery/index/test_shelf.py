@@ -48,7 +48,7 @@ def test_parts_cover_every_row_once() -> None:
     shelf = Shelf(3)
     vectors = np.arange(450, dtype=np.float32).reshape(150, 3)
     shelf.add(np.arange(150), vectors, space=1)
-    parts = shelf.parts()
+    parts = list(shelf.parts())
     assert [first for first, _ in parts] == [0, 64, 128]
     np.testing.assert_array_equal(np.concatenate([part for _, part in parts]), vectors)
     assert all(np.shares_memory(part, shelf.blocks[i]) for i, (_, part) in enumerate(parts))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from midspan.gallery.index.ivf import Ivf
-from midspan.gallery.index.shelf import Shelf
+from midspan.gallery.index.layout import Layout
 from midspan.spaces import FloatArray, IntArray, Space
 
 FRESH = 0.25  # share of the rows beyond which an index is of no use any more
@@ -53,10 +53,10 @@ class Fresh:
 
 
 class Family:
-    def __init__(self, space: Space) -> None:
-        self.dim, self.metric = space.dim, space.metric
+    def __init__(self, space: Space, layout: Layout) -> None:
+        self.dim, self.metric, self.layout = space.dim, space.metric, layout
         self.members: dict[int, Space] = {}
-        self.shelf = Shelf(space.dim)
+        self.shelf = layout.shelf(space.dim)
         self.fresh = Fresh(space.dim)
         self.ivf: Ivf | None = None
         self.behind: list[IntArray] = []  # rows of which the index still lists a former vector

@@ -26,8 +26,7 @@ class Found(NamedTuple):
 
 
 def count_for(k: int) -> int:
-    """Beyond k: 8-bit codes rank nearly as the vectors do (12 for 10 gave all of the recall that
-    36 gave, on 100,000 vectors), rows that were removed, and equal scores."""
+    """Rows to take where all are compared: beyond k, for rounding and equal scores."""
     return k + k // 2 + 8
 
 
@@ -37,7 +36,7 @@ def by_lists(family: Family, queries: FloatArray, *, k: int, metric: Metric) -> 
     The way that nearly all searches go, so it does as little as it can.
     """
     assert family.ivf is not None
-    enough, count = min(k, len(family.shelf)), count_for(k)
+    enough, count = min(k, len(family.shelf)), family.ivf.candidates(k)
     while True:
         _, rows = family.ivf.search(queries, count, probes=family.ivf.probes, allowed=None)
         fresh = fresh_rows(family, queries, k=k, metric=metric)

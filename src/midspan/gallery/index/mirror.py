@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from midspan.gallery.index.family import Family
+from midspan.gallery.index.layout import Layout
 from midspan.gallery.index.locks import SharedLock
 from midspan.gallery.index.shelf import Shelf
 from midspan.spaces import FloatArray, IntArray, Space
@@ -27,8 +28,9 @@ Ints = npt.NDArray[np.int32]
 
 
 class Mirror:
-    def __init__(self) -> None:
+    def __init__(self, layout: Layout | None = None) -> None:
         self.lock = SharedLock()
+        self.layout = layout or Layout()
         self.families: list[Family] = []
         self.tracked: dict[int, Space] = {}
         self.preference: tuple[int, ...] = ()
@@ -44,6 +46,17 @@ class Mirror:
     def family_of(self, space: int) -> Family:
         return next(family for family in self.families if space in family.members)
 
+    def lay_out(self, layout: Layout) -> None:
+        """Hold vectors so from now on; upkeep brings those that are here to their new place."""
+        self.layout = layout
+        for family in self.families:
+            family.layout = layout
+
+    def misplaced(self) -> list[Shelf]:
+        """Shelves that are not where the layout wants them."""
+        shelves = [*(family.shelf for family in self.families), *self.reserves.values()]
+        return [shelf for shelf in shelves if shelf.folder != self.layout.place]
+
     # ---- spaces
 
     def track(self, number: int, space: Space) -> None:
@@ -51,10 +64,10 @@ class Mirror:
         self.tracked[number] = space
         family = next((family for family in self.families if family.takes(space)), None)
         if family is None:
-            family = Family(space)
+            family = Family(space, self.layout)
             self.families.append(family)
         family.members[number] = space
-        self.reserves[number] = Shelf(space.dim)
+        self.reserves[number] = self.layout.shelf(space.dim)
         self.reserve_row[number] = np.full(len(self.live_row), NOWHERE, dtype=np.int32)
 
     def forget(self, number: int) -> None:
@@ -88,7 +101,8 @@ class Mirror:
             if space not in preference and space not in keep:
                 self.forget(space)
             elif len(self.reserves[space]) == 0:
-                self.reserves[space] = Shelf(self.tracked[space].dim)  # gives the memory back
+                dim = self.tracked[space].dim
+                self.reserves[space] = self.layout.shelf(dim)  # gives the memory back
 
     def _move(self, items: IntArray, *, source: int, goal: int, keep: bool) -> None:
         """These items' live vector was in `source` (or nowhere) and will be in `goal`."""

@@ -187,7 +187,7 @@ def _list_candidates(
     mostly = share > 0.9  # then leaving out afterwards is cheaper than asking for every row
     _, rows = family.ivf.search(
         queries,
-        count_for(k) + (k if mostly and share < 1 else 0),
+        family.ivf.candidates(k) + (k if mostly and share < 1 else 0),
         probes=int(np.ceil(family.ivf.probes / share)),
         allowed=None if mostly else source.rows,
     )

@@ -1,10 +1,8 @@
 """The index beside the shelf: made when a family is large, kept up to date, in the background.
 
 FLAT_UP_TO: with so many numbers or fewer (50,000 vectors of 128 dimensions) a search that compares
-every vector takes 1.5 ms of one core here, and is exact; an index took 0.1 to 0.7 ms.
-RECALL: the number of lists to look into is the smallest that finds this share of the true ten
-nearest neighbours of a sample of stored vectors, which the lists were not learnt from. It is set
-above the 0.97 that we promise, because a sample can be lucky.
+every vector takes 1.5 ms of one core here, and is exact; an index took 0.1 to 0.7 ms. Codes of any
+size begin above it too.
 """
 
 from __future__ import annotations
@@ -15,10 +13,10 @@ from collections.abc import Callable
 
 import numpy as np
 
+from midspan.gallery.index.calibrate import calibrate
 from midspan.gallery.index.clusters import k_means
-from midspan.gallery.index.exact import Best, scan
+from midspan.gallery.index.codes import CODES
 from midspan.gallery.index.family import Family
-from midspan.gallery.index.found import count_for
 from midspan.gallery.index.ivf import Ivf
 from midspan.gallery.index.memory import give_back
 from midspan.gallery.index.mirror import Mirror
@@ -26,9 +24,6 @@ from midspan.gallery.index.shelf import HOLE
 from midspan.spaces import FloatArray, IntArray
 
 FLAT_UP_TO = 6_400_000
-RECALL = 0.98
-FEWEST = 8  # lists to look into, however well the sample does: they cost little
-NEIGHBOURS = 10
 SAMPLE = 300  # vectors that play the query when the index is calibrated
 PER_LIST = 32  # vectors that a centre is learnt from
 ROUNDS = 8
@@ -58,7 +53,8 @@ class Upkeep:
 
     def wake(self) -> None:
         if self._thread is None:
-            if not any(wanted(family) for family in self._mirror.families):
+            idle = not any(wanted(family) for family in self._mirror.families)
+            if idle and not self._mirror.misplaced():
                 return
             self._thread = threading.Thread(target=self._loop, name="gallery index", daemon=True)
             self._thread.start()
@@ -75,6 +71,7 @@ class Upkeep:
     def run(self) -> None:
         """Do all that is to be done, now."""
         with self._working:
+            self._settle()
             for family in list(self._mirror.families):
                 self._keep_up(family)
                 fold(self._mirror, family)
@@ -94,6 +91,7 @@ class Upkeep:
 
     def _round(self) -> None:
         with self._working:
+            self._settle()
             for family in list(self._mirror.families):
                 self._keep_up(family)
         while not self._wake.wait(IDLE) and not self._stop.is_set():
@@ -102,6 +100,12 @@ class Upkeep:
             with self._working:
                 for family in list(self._mirror.families):
                     fold(self._mirror, family)
+
+    def _settle(self) -> None:
+        """Vectors to where the layout wants them, after it changed."""
+        for shelf in self._mirror.misplaced():
+            shelf.move(self._mirror.layout.place, lock=self._mirror.lock)
+            give_back()
 
     def _keep_up(self, family: Family) -> None:
         if family.fresh.count >= FOLD:
@@ -127,10 +131,12 @@ class Upkeep:
 
 
 def wanted(family: Family) -> bool:
-    """It is large and has no index, or one that was learnt from other vectors."""
+    """It is large and has no index, one of other codes, or one learnt from other vectors."""
     if len(family.shelf) * family.dim <= FLAT_UP_TO:
         return False
-    return family.ivf is None or family.unlearnt > RELEARN * len(family.shelf)
+    if family.ivf is None or not isinstance(family.ivf.codes, CODES[family.layout.quantise]):
+        return True
+    return family.unlearnt > RELEARN * len(family.shelf)
 
 
 def build(mirror: Mirror, family: Family, *, breathe: Callable[[], None]) -> None:
@@ -182,7 +188,8 @@ def _learn(mirror: Mirror, family: Family, rows: IntArray, breathe: Callable[[],
     lists = min(lists, len(chosen))
     sample = _copy(mirror, family, chosen)
     centres = k_means(sample, lists, metric=family.metric, rounds=ROUNDS, rng=rng, breathe=breathe)
-    ivf = Ivf(centres, metric=family.metric, sample=sample)
+    codes = CODES[family.layout.quantise](family.dim)
+    ivf = Ivf(centres, metric=family.metric, sample=sample, codes=codes)
     del sample
     for start in range(0, len(rows), 16384):
         breathe()
@@ -196,37 +203,6 @@ def _learn(mirror: Mirror, family: Family, rows: IntArray, breathe: Callable[[],
 def _copy(mirror: Mirror, family: Family, rows: IntArray) -> FloatArray:
     with mirror.lock.shared:
         return family.shelf.take(rows)
-
-
-def calibrate(ivf: Ivf, mirror: Mirror, family: Family, rows: IntArray) -> None:
-    """Set ivf.probes by the recall of the neighbours of these rows, themselves left out."""
-    queries = _copy(mirror, family, rows)
-    best = Best(len(rows), NEIGHBOURS + 1)
-    for first, vectors in family.shelf.parts():
-        with mirror.lock.shared:
-            places = np.arange(first, first + len(vectors))
-            counts = family.shelf.items[first : first + len(vectors)] != HOLE
-            scan(best, queries, [(places, vectors, counts)], metric=family.metric)
-    truth = [
-        set(found.tolist()) - {row}
-        for row, found in zip(rows.tolist(), best.sorted()[1], strict=True)
-    ]
-
-    def recall(probes: int) -> float:
-        _, found = ivf.search(queries, count_for(NEIGHBOURS + 1), probes=probes, allowed=None)
-        shares = [
-            len(wanted & set(got.tolist())) / max(1, len(wanted))
-            for wanted, got in zip(truth, found, strict=True)
-        ]
-        return float(np.mean(shares))
-
-    low = high = min(FEWEST, ivf.lists)
-    while high < ivf.lists and recall(high) < RECALL:
-        low, high = high, min(2 * high, ivf.lists)
-    while high - low > max(1, low // 8):
-        middle = (low + high) // 2
-        low, high = (low, middle) if recall(middle) >= RECALL else (middle, high)
-    ivf.probes = high
 
 
 def fold(mirror: Mirror, family: Family) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from midspan.config import look_up
 from midspan.errors import ConfigError, GalleryError
+from midspan.gallery.quantise import check_quantise, refuse_quantise
 from midspan.gallery.records import Entry
 from midspan.gallery.stores.base import Store
 from midspan.spaces import Space
@@ -39,8 +40,16 @@ def open_store(location: str) -> Store:
     return _store_class(location).open(location)
 
 
-def create_store(location: str, space: Space, *, entry: Entry) -> Store:
-    return _store_class(location).create(location, space, entry=entry)
+def create_store(location: str, space: Space, *, entry: Entry, quantise: str = "none") -> Store:
+    """`quantise`: how small a file's vectors are held in memory, see gallery/quantise.py."""
+    chosen = check_quantise(quantise)
+    if chosen == "none":
+        return _store_class(location).create(location, space, entry=entry)
+    if scheme_of(location) != "sqlite":
+        raise refuse_quantise(location, chosen)
+    from midspan.gallery.stores.sqlite.store import SqliteStore
+
+    return SqliteStore.create(location, space, entry=entry, quantise=chosen)
 
 
 def _store_class(location: str) -> type[Store]:

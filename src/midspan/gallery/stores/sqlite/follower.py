@@ -9,11 +9,13 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from midspan.gallery.index.layout import Layout
 from midspan.gallery.index.mirror import Mirror
 from midspan.gallery.index.upkeep import Upkeep
 from midspan.gallery.scores import prepare
 from midspan.gallery.stores.sqlite.database import Database
 from midspan.gallery.stores.sqlite.rows import as_matrix
+from midspan.gallery.stores.sqlite.settings import read_quantise
 from midspan.gallery.stores.sqlite.texts import Texts
 from midspan.spaces import FloatArray, IntArray, Space
 
@@ -81,9 +83,13 @@ class Follower:
         preference = tuple(numbers[fingerprint] for fingerprint in json.loads(live))
         self._extra = (self._extra & spaces.keys()) - set(preference)
         keep = frozenset(preference) | self._extra
+        layout = Layout(read_quantise(connection), self._database.path.absolute().parent)
         if self._sequence < floor:  # too far behind, or at the very beginning
-            self._load(connection, preference, keep, spaces)
+            self._load(connection, preference, keep, spaces, layout)
         else:
+            if layout != self._mirror.layout:
+                with self._mirror.lock.exclusive:
+                    self._mirror.lay_out(layout)
             self._update(connection, preference, keep, spaces)
         self._sequence = sequence
 
@@ -93,11 +99,12 @@ class Follower:
         preference: tuple[int, ...],
         keep: frozenset[int],
         spaces: Mapping[int, Space],
+        layout: Layout,
     ) -> None:
         """Everything, into a new mirror; searches that are under way finish on the old one."""
         self._texts.forget(None)
         self._upkeep.stop()
-        mirror = Mirror()
+        mirror = Mirror(layout)
         for number in [*preference, *sorted(keep - set(preference))]:
             mirror.track(number, spaces[number])
         mirror.preference = preference

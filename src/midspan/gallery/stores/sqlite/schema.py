@@ -16,8 +16,10 @@ import time
 from pathlib import Path
 
 from midspan.errors import GalleryError, StoreError
+from midspan.gallery.quantise import Quantise
 from midspan.gallery.records import Entry, State
 from midspan.gallery.stores.sqlite.database import APPLICATION, FORMAT, connect, explain
+from midspan.gallery.stores.sqlite.settings import write_quantise
 from midspan.spaces import Space
 
 GONE_KEPT = 200_000  # removals that a follower can catch up with before it must read all again
@@ -78,14 +80,14 @@ CREATE INDEX work_worker ON work (worker) WHERE worker IS NOT NULL;
 """
 
 
-def create_file(path: Path, state: State, *, entry: Entry) -> None:
+def create_file(path: Path, state: State, *, entry: Entry, quantise: Quantise) -> None:
     """Write an empty gallery beside `path`, then give it its name: it is there whole or not."""
     if path.exists():
         raise GalleryError(f"there is something at {path} already; open it, or choose another name")
     part = path.with_name(f".{path.name}.{secrets.token_hex(6)}.part")
     try:
         part.touch(mode=0o666, exist_ok=False)
-        _fill(part, state, entry)
+        _fill(part, state, entry, quantise)
         _give_name(part, path)
     except sqlite3.Error as error:
         raise explain(error, path) from error
@@ -111,7 +113,7 @@ def _give_name(part: Path, path: Path) -> None:
         os.close(folder)
 
 
-def _fill(path: Path, state: State, entry: Entry) -> None:
+def _fill(path: Path, state: State, entry: Entry, quantise: Quantise) -> None:
     connection = connect(path)
     try:
         space = next(iter(state.spaces.values()))
@@ -127,6 +129,7 @@ def _fill(path: Path, state: State, entry: Entry) -> None:
         )
         for space in state.spaces.values():
             add_space(connection, space)
+        write_quantise(connection, quantise)
         add_line(connection, entry)
         connection.execute(f"PRAGMA application_id = {APPLICATION}")
         connection.execute(f"PRAGMA user_version = {FORMAT}")

@@ -17,8 +17,9 @@ from midspan.gallery import rules
 from midspan.gallery.filters import Filter
 from midspan.gallery.index.search import search as search_mirror
 from midspan.gallery.items import Draft, Hit, Item, Payload
+from midspan.gallery.quantise import Quantise
 from midspan.gallery.records import Counts, Entry, Failed, Failure, Mode, Query, State, Task
-from midspan.gallery.stores.sqlite import rows, work, writes
+from midspan.gallery.stores.sqlite import rows, settings, work, writes
 from midspan.gallery.stores.sqlite.bitmaps import Bitmaps
 from midspan.gallery.stores.sqlite.database import Database, check_file
 from midspan.gallery.stores.sqlite.follower import Follower
@@ -41,9 +42,12 @@ class SqliteStore:
         self._seen: tuple[int, State, dict[str, int]] | None = None  # commits, state, tables
 
     @classmethod
-    def create(cls, location: str, space: Space, *, entry: Entry) -> Self:
+    def create(
+        cls, location: str, space: Space, *, entry: Entry, quantise: Quantise = "none"
+    ) -> Self:
         entry = rules.check_entry(entry, when=0.0)
-        create_file(Path(location), rules.first_state(space), entry=entry)
+        state = rules.first_state(space)
+        create_file(Path(location), state, entry=entry, quantise=quantise)
         return cls(location)
 
     @classmethod
@@ -97,6 +101,15 @@ class SqliteStore:
 
     def optimise(self) -> None:
         self._follower.optimise()
+
+    def quantise(self) -> Quantise:
+        with self._database.reading() as connection:
+            return settings.read_quantise(connection)
+
+    def set_quantise(self, value: Quantise, *, entry: Entry) -> None:
+        with self._database.writing() as connection:
+            settings.write_quantise(connection, value)
+            writes.record(connection, entry)
 
     def check(self) -> list[str]:
         """SQLite's own check of the file, and of the references between tables."""
