@@ -65,6 +65,8 @@ def print_gate(result: GateResult) -> None:
 def duration(seconds: float | None) -> str:
     if seconds is None or seconds < 120:
         return "–" if seconds is None else f"{seconds:.1f} s"
+    if seconds >= 72 * 3600:
+        return f"{seconds / 86400:,.1f} days"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 

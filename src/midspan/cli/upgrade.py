@@ -4,84 +4,42 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from midspan.cli.output import JSON_OPTION, print_gate, print_json, print_table
+from midspan.cli.upgrade_options import (
+    BRIDGE,
+    CALIBRATE,
+    ENCODER,
+    LOCATION,
+    MAX_FLIPS,
+    MIN_RETENTION,
+    MODE,
+    ORDER,
+    SAMPLE,
+    SHADOW_NEW,
+    SHADOW_OLD,
+    TO,
+    Mode,
+)
+from midspan.cli.upgrade_plan import plan
 from midspan.cli.upgrade_sources import (
     embed_from,
-    encoder_named,
     opened,
     sample_from,
     shadow_from,
     target_from,
     watched,
 )
-from midspan.cli.upgrade_tables import print_plan, print_status, print_trail
+from midspan.cli.upgrade_tables import print_status, print_trail
 
 app = typer.Typer(
     help="Change a gallery over to another encoder while it is searched.", no_args_is_help=True
 )
 
-LOCATION = typer.Argument(help="The gallery: shop.midspan, postgresql://…, milvus://…")
-TO = typer.Option("--to", help="Vectors of the new encoder (some or all items): .npz, .parquet.")
-ENCODER = typer.Option(help="The new encoder: run folder, model.onnx, hf:… …")
-MODE = typer.Option(
-    help="direct: trained compatibly. map-query: a bridge new → old maps queries, nothing is "
-    "written. map-gallery: a bridge old → new maps the stored vectors."
-)
-BRIDGE = typer.Option(help="Folder of the bridge, for the two map modes.")
-ORDER = typer.Option(
-    help="uncertainty, random, newest, most_seen, least_confidence, margin, entropy, "
-    "class_distance, bridge_error, disagreement."
-)
-CALIBRATE = typer.Option(
-    "--calibrate/--plain",
-    help="Bring scores of old and new vectors to one scale: better ranking, two searches. Default: "
-    "if that ranks better on held-out queries of --to NEW.npz, with labels.",
-)
-SAMPLE = typer.Option(
-    min=0,
-    help="With --encoder: items embedded first, from which evidence and scales of scores are "
-    "learnt. Best where items have labels.",
-)
-SHADOW_OLD = typer.Option(help="Queries of the old encoder, best with labels: .npz.")
-SHADOW_NEW = typer.Option(help="The same queries (by id) of the new encoder: .npz.")
-MAX_FLIPS = typer.Option(help="Share of the shadow queries that may turn from right to wrong.")
-MIN_RETENTION = typer.Option(help="Share of the old service's quality that must be left.")
-Mode = Literal["direct", "map-query", "map-gallery"]
-
-
-@app.command("plan")
-def plan(
-    location: Annotated[str, LOCATION],
-    to: Annotated[Path | None, TO] = None,
-    encoder: Annotated[str | None, ENCODER] = None,
-    mode: Annotated[Mode, MODE] = "direct",
-    bridge: Annotated[Path | None, BRIDGE] = None,
-    order: Annotated[str, ORDER] = "uncertainty",
-    calibrate: Annotated[bool | None, CALIBRATE] = None,
-    sample: Annotated[int, SAMPLE] = 300,
-    as_json: bool = JSON_OPTION,
-) -> None:
-    """What an upgrade would do, how long it takes and what the gate says. Writes nothing."""
-    embed = None if encoder is None else encoder_named(encoder)[1]
-    with opened(location) as upgrade:
-        made = upgrade.plan(
-            upgrade.gallery,
-            to=target_from(to, encoder),
-            mode=mode,
-            bridge=bridge,
-            order=order,
-            calibrate=calibrate,
-            sample=sample_from(upgrade.gallery, to, encoder, count=sample),
-            embed=embed,
-        )
-    if as_json:
-        print_json(made.to_dict())
-    else:
-        print_plan(made)
+app.command("plan")(plan)
 
 
 @app.command("start")

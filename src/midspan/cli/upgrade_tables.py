@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ from midspan.cli.output import duration, percent, print_json, print_table
 if TYPE_CHECKING:
     from midspan.gallery import Entry
     from midspan.upgrade import Plan, Status
+    from midspan.upgrade.scale import ScalePlan, StorePlan
 
 
 def print_status(found: Status, *, as_json: bool) -> None:
@@ -56,6 +57,67 @@ def print_plan(plan: Plan) -> None:
     print_table(f"{plan.location}: plan, nothing is written", ["", ""], rows)
     for note in plan.notes:
         print(f"· {note}")
+
+
+def print_scale_plan(plan: ScalePlan) -> None:
+    cluster, rate = plan.cluster, plan.items / plan.embed_seconds
+    rows = [
+        ["images read", f"{size(plan.image_bytes)}, {duration(plan.read_seconds)}"],
+        ["decoded", duration(plan.decode_seconds) if plan.decode_seconds else "with embedding"],
+        ["embedded", f"{duration(plan.embed_seconds)}, {rate:,.0f} images/s"],
+        ["new vectors written", size(plan.vector_bytes)],
+        ["network of a worker", f"{plan.gbit_needed:.3g} of {cluster.gbit:g} Gbit/s"],
+    ]
+    gpus = f", {cluster.gpus} GPUs" if cluster.gpus else ""
+    what = f"{plan.items:,} items, {plan.dim} dimensions, {plan.image_kb:g} kB an image"
+    print(f"{what}; {cluster.workers:,} workers{gpus}")
+    print_table("workers", ["", "all together"], rows)
+    lines: list[tuple[str, Callable[[StorePlan], str]]] = [
+        ("start: list the work", lambda one: duration(one.start_seconds)),
+        ("order: one pass", lambda one: duration(one.order_seconds)),
+        ("write vectors", lambda one: duration(one.write_seconds)),
+        ("backfill, all at once", lambda one: duration(one.backfill_seconds)),
+        ("build the index", lambda one: duration(one.index_seconds)),
+        ("all", lambda one: duration(one.seconds)),
+        ("bottleneck", lambda one: one.bottleneck),
+        ("workers of use", lambda one: f"{one.useful_workers:,}"),
+        ("money", lambda one: "–" if one.money is None else f"{one.money:,.0f}"),
+        ("disk before finish", lambda one: size(one.disk_bytes)),
+    ]
+    lines += [
+        (f"memory, {name}", lambda one, name=name: size(one.memory_bytes[name]))  # type: ignore[misc]
+        for name in plan.stores[0].memory_bytes
+    ]
+    lines.append(
+        (f"machines of {cluster.machine_gb:g} GB", lambda one: _or_none(one.machines["float32"]))
+    )
+    lines.append(("breaks first at", lambda one: _or_none(_first_limit(one))))
+    table = [[label, *(show(one) for one in plan.stores)] for label, show in lines]
+    print_table("by store", ["", *(one.store for one in plan.stores)], table)
+    for one in plan.stores:
+        for limit in one.limits:
+            if limit.items < plan.items:
+                print(f"· {one.store}, above {limit.items:,} items: {limit.what}; {limit.then}")
+    print("· –: not measured, or not to be had; costs of one item: docs/scale.md")
+
+
+def _first_limit(one: StorePlan) -> int | None:
+    return one.limits[0].items if one.limits else None
+
+
+def _or_none(value: int | None) -> str:
+    return "–" if value is None else f"{value:,}"
+
+
+def size(count: float | None) -> str:
+    """Bytes for people, in powers of a thousand, as disks and networks are sold."""
+    if count is None:
+        return "–"
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:,.3g} PB"
 
 
 def print_trail(entries: Sequence[Entry]) -> None:

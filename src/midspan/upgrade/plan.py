@@ -72,7 +72,7 @@ def make_plan(
     if there:
         notes.append(f"{there:,} items have a vector in {new} already: they are used")
     vectors = to_embed + (counts.items if mode == "map-gallery" else 0)
-    seconds_each = None if embed is None else _measured(gallery, embed, new, notes)
+    seconds_each = None if embed is None else seconds_per_item(gallery, embed, new, notes)
     evidence, curve, size = None, None, 0
     mixing: Mixing | None = None
     if sample is not None and len(sample):
@@ -113,7 +113,7 @@ def make_plan(
     )
 
 
-def _measured(gallery: Gallery, embed: Embed, new: Space, notes: list[str]) -> float | None:
+def seconds_per_item(gallery: Gallery, embed: Embed, new: Space, notes: list[str]) -> float | None:
     """Seconds for one item, after a warm-up; None if none could be embedded."""
     items = gallery.store.scan(filter=None, missing=None, after="", limit=WARM_UP + TIMED)
     if not items:
