@@ -100,7 +100,7 @@ def test_an_encoder_embeds_a_sample_for_the_evidence(
     run: Run, shop: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(upgrade_sources, "encoder_named", lambda name: (NEW, encoder(NEW)))
-    monkeypatch.setattr("midspan.cli.upgrade.encoder_named", lambda name: (NEW, encoder(NEW)))
+    monkeypatch.setattr("midspan.cli.upgrade_plan.encoder_named", lambda name: (NEW, encoder(NEW)))
     planned = run("plan", shop, "--encoder", "runs/new")
     assert planned["sample"] == 60
     assert planned["gate"]["labelled"]
