@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import signal
 import subprocess
@@ -122,7 +121,7 @@ def embed_all(encoder: object, paths: list[Path]) -> Spent:
 
 def backfill_once(encoder: object, paths: list[Path], folder: Path) -> Spent:
     """As `midspan upgrade run GALLERY --encoder RUN` does it; opening and starting not timed."""
-    from midspan.cli.upgrade_sources import embed_images
+    from midspan.cli.upgrade_sources import images_embedder
     from midspan.encoders import Encoder
 
     assert isinstance(encoder, Encoder)
@@ -143,7 +142,7 @@ def backfill_once(encoder: object, paths: list[Path], folder: Path) -> Spent:
         gallery.add(Embeddings(ids, rows, old), uris=[str(path) for path in paths])
         upgrade = Upgrade.start(gallery, to=new, mode="direct", order="random")
         started = clocks()
-        report = upgrade.run(functools.partial(embed_images, encoder))
+        report = upgrade.run(images_embedder(encoder))
         seconds = since(started)
         assert report.new == len(paths), report
     return seconds

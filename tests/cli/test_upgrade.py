@@ -17,7 +17,8 @@ from typer.testing import CliRunner
 from midspan import Embeddings, Space
 from midspan.cli import upgrade_sources
 from midspan.cli.upgrade import app
-from midspan.cli.upgrade_sources import embed_images
+from midspan.cli.upgrade_sources import images_embedder
+from midspan.encoders.preprocessing import Preprocessing
 from midspan.errors import ConfigError, GalleryError, MidspanError, SpaceMismatch
 from midspan.gallery import Gallery, Item
 from midspan.upgrade import routing
@@ -239,16 +240,13 @@ class Brightness:
     space = Space("brightness", 3, fingerprint="f-bright")
     takes_images = True
 
-    def embed(self, images: Any, **settings: Any) -> Embeddings:
-        if isinstance(images, np.ndarray):
-            return Embeddings(np.array([], dtype=np.str_), np.empty((0, 3), np.float32), self.space)
-        read = images.load_readable(
-            np.arange(len(images)), height=4, width=4, channels=3, fit="squash"
-        )
-        for row, why in read.failed:
-            settings["on_failure"](str(images.ids[row]), why)
-        means = 1.0 + read.images.astype(np.float32).mean(axis=(1, 2))
-        return Embeddings(images.ids[read.rows], means, self.space)
+    device = "cpu"
+    preprocessing = Preprocessing(height=4, width=4, channels=3, mean=(0.0,) * 3, std=(1.0,) * 3)
+
+    def embed(self, images: Any, *, ids: list[str], **_: Any) -> Embeddings:
+        assert images.shape == (len(ids), 4, 4, 3)
+        means = 1.0 + images.astype(np.float32).mean(axis=(1, 2))
+        return Embeddings(np.array(ids, dtype=np.str_), means, self.space)
 
 
 def test_images_are_read_from_the_uris_of_the_items(tmp_path: Path) -> None:
@@ -267,7 +265,7 @@ def test_images_are_read_from_the_uris_of_the_items(tmp_path: Path) -> None:
         "none": None,
     }
     items = [Item(id, uri, {}, 1, 0.0, 0.0, ()) for id, uri in places.items()]
-    made = embed_images(Brightness(), items)  # type: ignore[arg-type]
+    made = images_embedder(Brightness())(items)  # type: ignore[arg-type]
     found = dict(zip(made.vectors.ids.tolist(), made.vectors.vectors.tolist(), strict=True))
     assert found == {"red": [201.0, 1.0, 1.0], "green": [1.0, 91.0, 1.0]}
     assert set(made.failed) == {"gone"}

@@ -11,9 +11,10 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from midspan.errors import MidspanError
-from midspan.gallery import Entry, Gallery, Item, State
+from midspan.gallery import Entry, Gallery, State
 from midspan.service import logs
 from midspan.service.core import Core
 from midspan.service.quality import Quality
@@ -24,6 +25,7 @@ from midspan.upgrade import (
     Latency,
     Record,
     Settings,
+    Staged,
     Upgrade,
     run,
 )
@@ -193,20 +195,22 @@ class Job:
     def _counted(self, embed: Embed, *, every: int | None) -> Embed:
         """As it is, with a look at the clock; and a measurement each `every` items."""
         seen = measured = 0
+        last = embed.embed if isinstance(embed, Staged) else embed  # of its steps, or the only one
 
-        def counted(items: Sequence[Item]) -> Embedded:
+        def counted(given: Any) -> Embedded:
             nonlocal seen, measured
             if self._stop.is_set():
                 raise _Stopping
             if every is not None and seen - measured >= every:
                 measured = seen
                 self._quality.measure(self._core.gallery)
-            made = embed(items)
-            self._rate.add(len(items))
-            seen += len(items)
+            made = last(given)
+            count = len(made.vectors) + len(made.failed) + len(made.hopeless)
+            self._rate.add(count)
+            seen += count
             return made
 
-        return counted
+        return Staged(read=embed.read, embed=counted) if isinstance(embed, Staged) else counted
 
     def _check(self) -> Callable[[], GateResult]:
         """The gate along the way: queries that were given for it may pause the upgrade."""

@@ -8,6 +8,7 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,12 +23,22 @@ from midspan.service.encoding import Loaded
 from midspan.service.places import Places
 from midspan.service.settings import Limits
 from midspan.spaces import Embeddings
-from midspan.upgrade import Embed, Embedded
+from midspan.upgrade import Embedded, Staged
 
 if TYPE_CHECKING:
     from midspan.data import ImageSet
 
 PNG = b"\x89PNG"
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """The pictures of some items, and why others have none."""
+
+    ids: list[str]
+    images: list[Pixels]
+    failed: dict[str, str]
+    hopeless: dict[str, str]
 
 
 class Pictures:
@@ -63,29 +74,37 @@ class Pictures:
             self._cache.put(key, known)
         return known, hashlib.blake2b(known, digest_size=12).hexdigest()
 
-    def embed_with(self, loaded: Loaded) -> Embed:
-        """For the backfill: a broken picture is the item's fault and never the service's."""
+    def embed_with(self, loaded: Loaded) -> Staged[Read]:
+        """For the backfill: the next pictures are decoded while the encoder works on these."""
+        return Staged(
+            read=functools.partial(self.read, loaded.box),
+            embed=functools.partial(_embed_read, loaded),
+        )
 
-        def embed(items: Sequence[Item]) -> Embedded:
-            good: list[tuple[str, Pixels]] = []
-            failed, hopeless = dict[str, str](), dict[str, str]()
-            for item in items:
-                try:
-                    good.append((item.id, self.pixels(item.uri, loaded.box)))
-                except (ImageError, MidspanError) as error:
-                    # a file that is not there may come back; a broken one stays so
-                    gone = item.uri is not None and not os.path.exists(item.uri)
-                    (failed if gone else hopeless)[item.id] = str(error)
-            made = Embeddings(
-                ids=np.array([id for id, _ in good], dtype=np.str_),
-                vectors=loaded.vectors([pixels for _, pixels in good])
-                if good
-                else np.empty((0, loaded.space.dim), dtype=np.float32),
-                space=loaded.space,
-            )
-            return Embedded(made, failed=failed, hopeless=hopeless)
+    def read(self, box: Box, items: Sequence[Item]) -> Read:
+        """A broken picture is the item's fault and never the service's."""
+        ids, images = list[str](), list[Pixels]()
+        failed, hopeless = dict[str, str](), dict[str, str]()
+        for item in items:
+            try:
+                images.append(self.pixels(item.uri, box))
+                ids.append(item.id)
+            except (ImageError, MidspanError) as error:
+                # a file that is not there may come back; a broken one stays so
+                gone = item.uri is not None and not os.path.exists(item.uri)
+                (failed if gone else hopeless)[item.id] = str(error)
+        return Read(ids, images, failed, hopeless)
 
-        return embed
+
+def _embed_read(loaded: Loaded, read: Read) -> Embedded:
+    made = Embeddings(
+        ids=np.array(read.ids, dtype=np.str_),
+        vectors=loaded.vectors(read.images)
+        if read.images
+        else np.empty((0, loaded.space.dim), dtype=np.float32),
+        space=loaded.space,
+    )
+    return Embedded(made, failed=read.failed, hopeless=read.hopeless)
 
 
 def content_type(thumbnail: bytes) -> str:

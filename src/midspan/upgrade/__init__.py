@@ -1,7 +1,7 @@
 """Moving a gallery from one space to the next: `Upgrade` is the front door, `gate` decides."""
 
 from midspan.upgrade.backfill import Report, Settings, run
-from midspan.upgrade.embed import Embed, Embedded, from_embeddings
+from midspan.upgrade.embed import Embed, Embedded, Staged, from_embeddings
 from midspan.upgrade.gate import Check, GateResult, gate, judged
 from midspan.upgrade.mixing import Mixing, choose_scores, fit_scores
 from midspan.upgrade.orders import ORDERS, Hints, order_named
@@ -32,6 +32,7 @@ __all__ = [
     "RolledBack",
     "Settings",
     "Shadow",
+    "Staged",
     "Status",
     "Upgrade",
     "choose_scores",

@@ -7,77 +7,28 @@ batch, and a vector that is there already is never written twice.
 
 from __future__ import annotations
 
-import os
-import socket
 import time
-import uuid
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable
 
 from midspan import progress
-from midspan.errors import ConfigError, GalleryError, SpaceMismatch
-from midspan.gallery import Entry, Failed, Gallery, Task
+from midspan.errors import ConfigError, GalleryError
+from midspan.gallery import Gallery
 from midspan.spaces import Space
-from midspan.upgrade.embed import Embed, Embedded, embed_all
+from midspan.upgrade.ahead import Ahead, Batch
+from midspan.upgrade.embed import Embed
 from midspan.upgrade.gate import GateResult
 from midspan.upgrade.mapping import map_items
 from midspan.upgrade.record import Record
 from midspan.upgrade.steps import judged_by, tidy
 from midspan.upgrade.throttle import Latency, Throttle
+from midspan.upgrade.worker import Report, Settings, Stopped, Worker
 
-BATCH = 64  # items embedded and written at once, at first
-GROWTH = 32  # times as many at most, while a batch takes less than QUICK seconds
-QUICK = 1.0
-LEASE = 120.0  # seconds that a batch is this worker's; another takes it after that
-RETRIES = 3  # then an item goes to the failure list
-BACK_OFF = 2.0  # seconds before the first retry, doubled for each further one
+__all__ = ["Report", "Settings", "run"]
+
+QUICK = 1.0  # seconds: batches that take less grow, those that take twice as long shrink
 TELL_EVERY = 10.0  # seconds between two lines of progress in the audit trail
 IDLE = 0.2  # seconds between looks while others hold what is left
-
-Stopped = Literal["done", "limit", "paused", "ended", "idle"]
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What this worker did, and how the gallery stands: old + new + failed = all."""
-
-    written: int
-    given_up: int
-    put_off: int  # tries that failed and will be made again
-    seconds: float
-    stopped: Stopped
-    old: int
-    new: int
-    failed: int
-    all: int
-
-    @property
-    def rate(self) -> float:
-        """Items that got their vector, a second."""
-        return self.written / max(self.seconds, 1e-9)
-
-    @property
-    def seconds_left(self) -> float | None:
-        """At this worker's own rate; None if it did nothing."""
-        return self.old / self.rate if self.written else None
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """Defaults are our own choices; tests use shorter times.
-
-    A quick encoder gets batches of up to `growth` times `batch`. Claiming and writing 64 images,
-    with a wait for the disk, took a fifth of the time that a small network needs for them; and
-    only within a batch can the next images be read while the encoder works.
-    """
-
-    batch: int = BATCH
-    growth: int = GROWTH
-    lease: float = LEASE
-    retries: int = RETRIES
-    back_off: float = BACK_OFF
-    wait: bool = True  # for items that others hold or that failed a moment ago
+SHARE = 1 / 4  # of a lease that a batch may take if the next one is claimed meanwhile
 
 
 def run(
@@ -98,6 +49,30 @@ def run(
     check: the gate, asked each `check_every` items and at the end; a FAIL pauses the upgrade.
     """
     settings = settings or Settings()
+    target = check_run(gallery, limit=limit, check_every=check_every, settings=settings)
+    worker = Worker(gallery, embed, target=target, settings=settings)
+    throttle = Throttle(max_rate=max_rate, latency=latency)
+    map_leftovers(gallery)
+    total = gallery.store.count().pending
+    try:
+        with progress.bar("backfill", total=total, unit="items", show=show) as done:
+            stopped = _Shift(
+                worker, throttle, limit=limit, check=check, check_every=check_every, done=done
+            ).work()
+    finally:
+        worker.leave()
+    if check is not None and stopped in ("done", "limit"):
+        judged_by(gallery, check())
+    if stopped == "done":
+        map_leftovers(gallery)
+        tidy(gallery)
+    return worker.report(stopped)
+
+
+def check_run(
+    gallery: Gallery, *, limit: int | None, check_every: int, settings: Settings
+) -> Space:
+    """The space that all items shall get a vector in; settings and steps that do not fit raise."""
     for name, value in (("limit", limit), ("batch", settings.batch), ("check_every", check_every)):
         if value is not None and value < 1:
             raise ConfigError(f"{name} = {value}; wanted 1 or more")
@@ -111,174 +86,119 @@ def run(
             f"{gallery.location} is not mapped to the end yet; repeat midspan upgrade start, "
             "which goes on where it stopped"
         )
-    worker = _Worker(gallery, embed, target=state.spaces[state.target], settings=settings)
-    throttle = Throttle(max_rate=max_rate, latency=latency)
-    _map_leftovers(gallery)
-    total = gallery.store.count().pending
-    stopped: Stopped = "done"
-    try:
-        with progress.bar("backfill", total=total, unit="items", show=show) as done:
-            checked, size = 0, settings.batch
-            while (why := worker.must_stop()) is None:
-                room = size if limit is None else min(size, limit - worker.done)
-                if room <= 0:
-                    why = "limit"
-                    break
-                throttle.wait(lambda: worker.must_stop() is None)
-                tasks = worker.claim(throttle.batch(room))
-                if not tasks:
-                    if (why := worker.nothing_due()) is not None:
-                        break
-                    time.sleep(IDLE)
-                    continue
-                before, began = worker.done, time.monotonic()
-                worker.work(tasks)
-                size = _next_size(size, len(tasks), time.monotonic() - began, settings)
-                throttle.done(len(tasks))
-                done(worker.done - before)
-                worker.tell(every=TELL_EVERY)
-                if check is not None and worker.done - checked >= check_every:
-                    checked = worker.done
-                    judged_by(gallery, check())
-            stopped = why
-    finally:
-        worker.leave()
-    if check is not None and stopped in ("done", "limit"):
-        judged_by(gallery, check())
-    if stopped == "done":
-        _map_leftovers(gallery)
-        tidy(gallery)
-    return worker.report(stopped)
+    return state.spaces[state.target]
 
 
-def _next_size(size: int, done: int, seconds: float, settings: Settings) -> int:
-    """Twice as many after a quick batch, half after a slow one."""
-    if seconds > 2 * QUICK:
-        return max(settings.batch, size // 2)
-    if done == size and seconds < QUICK:
-        return min(2 * size, settings.growth * settings.batch)
-    return size
-
-
-class _Worker:
-    """One process's share of the work."""
+class _Shift:
+    """From the first batch to the reason to stop."""
 
     def __init__(
-        self, gallery: Gallery, embed: Embed, *, target: Space, settings: Settings
+        self,
+        worker: Worker,
+        throttle: Throttle,
+        *,
+        limit: int | None,
+        check: Callable[[], GateResult] | None,
+        check_every: int,
+        done: Callable[[int], None],
     ) -> None:
-        self.store = gallery.store
-        self.gallery = gallery
-        self.embed = embed
-        self.target = target
-        self.settings = settings
-        self.name = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"[:200]
-        self.started = self._told = time.monotonic()
-        self._told_written = 0
-        self.written = self.given_up = self.put_off = 0
+        self.worker, self.throttle, self.limit = worker, throttle, limit
+        self.check, self.check_every, self.checked = check, check_every, 0
+        self.size = worker.settings.batch
+        self.pace: float | None = None  # seconds an item took in the last batch
+        self._done, self._shown = done, 0
 
-    @property
-    def done(self) -> int:
-        return self.written + self.given_up
+    def work(self) -> Stopped:
+        try:
+            return self._work()
+        finally:
+            self._show()
 
-    def must_stop(self) -> Stopped | None:
-        """Looked at before, within and after each batch; costs no more than a counter."""
-        state = self.gallery.state
-        if state.target != self.target.fingerprint:
-            return "ended"
-        record = Record.of(state)
-        if record is None and state.target not in state.live:
-            return "ended"  # rolled back a moment ago
-        return "paused" if record is not None and record.phase == "paused" else None
-
-    def claim(self, count: int) -> list[Task]:
-        if self.must_stop() is not None:
-            return []
-        tasks = self.store.claim(worker=self.name, limit=count, seconds=self.settings.lease)
-        if tasks and self.must_stop() is not None:  # paused in this moment
-            self.store.release(self.name)
-            return []
-        return tasks
-
-    def nothing_due(self) -> Stopped | None:
-        """Why to stop, or None: others hold the rest, or it failed a moment ago."""
-        if (why := self.must_stop()) is not None:
+    def _work(self) -> Stopped:
+        with Ahead(self.worker) as ahead:
+            while (why := self.worker.must_stop()) is None:
+                began = time.monotonic()
+                batch = ahead.take()
+                if batch is None:
+                    room = self._room(ahead, self.size)
+                    if room <= 0:
+                        return "limit"
+                    self.throttle.wait(lambda: self.worker.must_stop() is None)
+                    began = time.monotonic()
+                    tasks = self.worker.claim(self.throttle.batch(room))
+                    if not tasks:
+                        if ahead.flush():  # which may have been the last ones
+                            continue
+                        if (why := self.worker.nothing_due()) is not None:
+                            return why
+                        time.sleep(IDLE)
+                        continue
+                    batch = Batch(tasks, self.worker.read(tasks))
+                self._embed(batch, ahead)
+                self._resize(len(batch.tasks), time.monotonic() - began)
+                self._look_round(ahead)
             return why
-        if self.store.count().pending == 0:
-            return "done"
-        return None if self.settings.wait else "idle"
 
-    def work(self, tasks: Sequence[Task]) -> None:
-        made = embed_all(self.embed, [task.item for task in tasks], space=self.target)
-        if not made.vectors.space.same_as(self.target):
-            raise SpaceMismatch(
-                f"this encoder makes vectors in {made.vectors.space}; the upgrade of "
-                f"{self.gallery.location} leads to {self.target}: use that encoder, or its vectors"
-            )
-        revisions = {task.item.id: task.item.revision for task in tasks}
-        if len(made.vectors):
-            wanted = [revisions[id] for id in made.vectors.ids.tolist()]
-            try:
-                self.written += self.store.fill(made.vectors, revisions=wanted)
-            except SpaceMismatch:
-                if self.must_stop() != "ended":
-                    raise
-                return  # rolled back while these were embedded: they are not wanted any more
-        self._report_failures(made, tasks, revisions)
+    def _embed(self, batch: Batch, ahead: Ahead) -> None:
+        count = len(batch.tasks)
+        self.throttle.done(count)
+        if self._may_go_ahead(ahead, count) and (room := self._room(ahead, self.size, count)) > 0:
+            ahead.begin(room)
+        ahead.write(batch, self.worker.made(batch.tasks, batch.read))
 
-    def _report_failures(
-        self, made: Embedded, tasks: Sequence[Task], revisions: dict[str, int]
-    ) -> None:
-        hopeless = [Failed(id, revisions[id], why) for id, why in made.hopeless.items()]
-        later: dict[float, list[Failed]] = {}
-        for task in tasks:
-            if (why := made.failed.get(task.item.id)) is None:
-                continue
-            report = Failed(task.item.id, task.item.revision, why)
-            if task.attempts + 1 >= self.settings.retries:
-                hopeless.append(report)
-            else:
-                later.setdefault(self.settings.back_off * 2**task.attempts, []).append(report)
-        if hopeless:
-            self.store.fail(hopeless, retry_after=None)
-        for seconds, reports in later.items():
-            self.store.fail(reports, retry_after=seconds)
-            self.put_off += len(reports)
-        self.given_up += len(hopeless)
+    def _room(self, ahead: Ahead, wanted: int, taken: int = 0) -> int:
+        """Of the items wanted, those that the limit allows beside the ones on their way."""
+        if self.limit is None:
+            return wanted
+        if (left := self.limit - self._through(ahead) - taken) < wanted:
+            ahead.flush()  # some may have failed, to be tried again: they do not count
+            left = self.limit - self.worker.done - taken
+        return min(wanted, left)
 
-    def tell(self, *, every: float) -> None:
-        """A line of true progress in the trail, from which `status` has its rate."""
-        now = time.monotonic()
-        if now - self._told < every or self.written == self._told_written:
-            return
-        details = {
-            "worker": self.name,
-            "written": self.written - self._told_written,
-            "seconds": round(now - self._told, 3),
-            "given_up": self.given_up,
-        }
-        self.store.record(Entry(who=self.gallery.who, what="upgrade run", details=details))
-        self._told, self._told_written = now, self.written
+    def _may_go_ahead(self, ahead: Ahead, count: int) -> bool:
+        """Not while searches are slow, not before a gate, not past what the lease is good for."""
+        lease = self.worker.settings.lease
+        if self.pace is None or self.pace * max(self.size, count) > SHARE * lease:
+            return False
+        if self.check is not None and self._since_check(ahead) + count >= self.check_every:
+            return False
+        if self.throttle.free:
+            self.throttle.wait(lambda: self.worker.must_stop() is None)
+        return self.throttle.free
 
-    def leave(self) -> None:
-        self.store.release(self.name)
-        self.tell(every=0.0)
+    def _resize(self, count: int, seconds: float) -> None:
+        """Twice as many after a quick batch, half after a slow one."""
+        settings = self.worker.settings
+        self.pace = seconds / count
+        if seconds > 2 * QUICK:
+            self.size = max(settings.batch, self.size // 2)
+        elif count == self.size and seconds < QUICK:
+            self.size = min(2 * self.size, settings.growth * settings.batch)
 
-    def report(self, stopped: Stopped) -> Report:
-        counts = self.store.count()
-        return Report(
-            written=self.written,
-            given_up=self.given_up,
-            put_off=self.put_off,
-            seconds=time.monotonic() - self.started,
-            stopped=stopped,
-            old=counts.pending,
-            new=counts.done,
-            failed=counts.failed,
-            all=counts.items,
-        )
+    def _look_round(self, ahead: Ahead) -> None:
+        """What is to be done between two batches: tell, and ask the gate when its time has come."""
+        if self.check is not None and self._since_check(ahead) >= self.check_every:
+            ahead.flush()
+            if self.worker.done - self.checked >= self.check_every:
+                self.checked = self.worker.done
+                judged_by(self.worker.gallery, self.check())
+        self._show()
+        self.worker.tell(every=TELL_EVERY)
+
+    def _show(self) -> None:
+        now = self.worker.done  # may grow in this moment
+        self._done(now - self._shown)
+        self._shown = now
+
+    def _since_check(self, ahead: Ahead) -> int:
+        return self._through(ahead) - self.checked
+
+    def _through(self, ahead: Ahead) -> int:
+        """In this order: what is written in between is counted twice then, not left out."""
+        return ahead.unwritten + self.worker.done
 
 
-def _map_leftovers(gallery: Gallery) -> None:
+def map_leftovers(gallery: Gallery) -> None:
     """Items that came with an old vector only, after the gallery was mapped."""
     record = Record.of(gallery.state)
     if (

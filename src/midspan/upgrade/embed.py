@@ -1,6 +1,7 @@
 """What the backfill asks of an encoder: items in, vectors out, and why some could not be made.
 
-The upgrade knows no images and no torch. An encoder comes as a function; for those whose encoder
+The upgrade knows no images and no torch. An encoder comes as a function, or as two of them (read,
+then embed) so that the next images can be read while these are embedded; for those whose encoder
 runs elsewhere, a file of vectors does.
 """
 
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -28,6 +30,28 @@ class Embedded:
 
 
 Embed = Callable[[Sequence[Item]], Embedded]
+Read = TypeVar("Read")
+
+
+@dataclass(frozen=True, slots=True)
+class Staged(Generic[Read]):
+    """An `Embed` in two steps. `read` is called from another thread than `embed`."""
+
+    read: Callable[[Sequence[Item]], Read]
+    embed: Callable[[Read], Embedded]
+
+    def __call__(self, items: Sequence[Item]) -> Embedded:
+        return self.embed(self.read(items))
+
+
+def read_all(embed: Embed, items: Sequence[Item]) -> Any | None:
+    """What `embed_all` needs; None where there is nothing to read, or one item breaks the rest."""
+    if not isinstance(embed, Staged):
+        return None
+    try:
+        return embed.read(items)
+    except ITEM_ERRORS:
+        return None  # embed_all finds out whose fault it is
 
 
 def from_embeddings(embeddings: Embeddings, *, source: str = "the given vectors") -> Embed:
@@ -44,13 +68,19 @@ def from_embeddings(embeddings: Embeddings, *, source: str = "the given vectors"
     return embed
 
 
-def embed_all(embed: Embed, items: Sequence[Item], *, space: Space) -> Embedded:
+def embed_all(
+    embed: Embed, items: Sequence[Item], *, space: Space, read: Any | None = None
+) -> Embedded:
     """Every item is accounted for: one that breaks the batch is found by embedding each alone.
+
+    read: of these items, from `read_all`; read here if there is none.
 
     Only errors that an image can cause count as the item's; others say that the encoder is
     broken, and go on to the caller.
     """
     try:
+        if read is not None and isinstance(embed, Staged):
+            return _complete(embed.embed(read), items)
         return _complete(embed(items), items)
     except ITEM_ERRORS as error:
         if len(items) == 1:

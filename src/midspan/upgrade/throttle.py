@@ -70,6 +70,11 @@ class Throttle:
         if self.max_rate is not None:
             self._next = max(self._next, time.monotonic()) + count / self.max_rate
 
+    @property
+    def free(self) -> bool:
+        """Nothing is to be waited for; as of the last `wait`."""
+        return self.max_rate is None and self.rest == 0.0
+
     def wait(self, go_on: Callable[[], bool]) -> None:
         """Rest as long as needed; ends early when `go_on` says no."""
         if self.latency is not None:
