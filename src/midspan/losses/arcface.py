@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 from torch import Tensor
 from torch.nn import functional as F
@@ -18,6 +19,8 @@ class ArcFace(RecognitionLoss):
     jumps there, the direction of the gradient does not turn.
     """
 
+    shardable: ClassVar[bool] = True
+
     def __init__(self, *, scale: float = 64.0, margin: float = 0.5) -> None:
         super().__init__()
         self.scale = scale
@@ -25,9 +28,13 @@ class ArcFace(RecognitionLoss):
 
     def forward(self, *, vectors: Tensor, logits: Tensor | None, labels: Tensor) -> Tensor:
         assert logits is not None
-        cos = logits.gather(1, labels.unsqueeze(1)) / self.scale  # (B, 1)
+        own = logits.gather(1, labels.unsqueeze(1))  # (B, 1)
+        return F.cross_entropy(at_label(logits, labels, self.margin_on(own)), labels)
+
+    def margin_on(self, own: Tensor) -> Tensor:
+        cos = own / self.scale
         sin = (1.0 - cos.square()).clamp_min(1e-7).sqrt()  # the slope of sqrt is infinite at 0
         turned = cos * math.cos(self.margin) - sin * math.sin(self.margin)
         guarded = cos - self.margin * math.sin(self.margin)
         target = turned.where(cos > math.cos(math.pi - self.margin), guarded)
-        return F.cross_entropy(at_label(logits, labels, self.scale * (target - cos)), labels)
+        return self.scale * (target - cos)

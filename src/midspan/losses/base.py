@@ -22,6 +22,8 @@ class RecognitionLoss(nn.Module):
     has_classifier: ClassVar[bool] = True  # False: pairs only, logits are None
     normalised: ClassVar[bool] = True  # cosines of unit rows, or plain dot products
     uses_confidence: ClassVar[bool] = False  # True: wants an encoder that is `confident`
+    shardable: ClassVar[bool] = False  # True: cross-entropy, so its classes may be in parts
+    has_bias: ClassVar[bool] = False
     scale: float = 1.0
     rows_lr: float = 1.0  # learning rate of the class rows, as a multiple of the encoder's
 
@@ -48,9 +50,13 @@ class RecognitionLoss(nn.Module):
     def logits(self, vectors: Tensor) -> Tensor | None:  # (B, D) → (B, C)
         return self.logits_of(vectors, self.class_rows())
 
-    def logits_of(self, vectors: Tensor, rows: Tensor) -> Tensor:
+    def logits_of(self, vectors: Tensor, rows: Tensor, bias: Tensor | None = None) -> Tensor:
         """With other class rows (C, D) than its own, such as a slice of them."""
         return self.scale * cosines(vectors, rows)
+
+    def margin_on(self, own: Tensor) -> Tensor:
+        """What the margin adds to the logit of the true class, of any shape."""
+        return torch.zeros_like(own)
 
     def confident_logits(self, vectors: Tensor, confidence: Tensor | None) -> Tensor | None:
         """As `logits`, for an encoder that says how sure it is of its K sub-embeddings (B, K).

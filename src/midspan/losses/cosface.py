@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -15,6 +18,8 @@ class CosFace(RecognitionLoss):
     classes and small encoders want less of both.
     """
 
+    shardable: ClassVar[bool] = True
+
     def __init__(self, *, scale: float = 64.0, margin: float = 0.35) -> None:
         super().__init__()
         self.scale = scale
@@ -23,3 +28,6 @@ class CosFace(RecognitionLoss):
     def forward(self, *, vectors: Tensor, logits: Tensor | None, labels: Tensor) -> Tensor:
         assert logits is not None
         return F.cross_entropy(at_label(logits, labels, -self.scale * self.margin), labels)
+
+    def margin_on(self, own: Tensor) -> Tensor:
+        return torch.full_like(own, -self.scale * self.margin)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -10,6 +12,8 @@ from midspan.losses.base import RecognitionLoss
 
 class NormalisedSoftmax(RecognitionLoss):
     """CE(c / τ). Default τ = 0.05: the common released code of this loss."""
+
+    shardable: ClassVar[bool] = True
 
     def __init__(self, *, temperature: float = 0.05) -> None:
         super().__init__()
