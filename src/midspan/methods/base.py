@@ -16,7 +16,7 @@ class Batch:
     """What the loop hands to a method at each step."""
 
     vectors: Tensor  # (B, D) new, as the encoder gives them: not normalised
-    logits: Tensor | None  # (B, C) of the new classifier, without margin
+    logits: Tensor | None  # (B, C) of the new classifier, without margin; None if it is sharded
     labels: Tensor  # (B,) classes of the new training set
     rows: Tensor  # (B,) rows of the new training set
     old: Tensor | None  # (B, D_old) unit old vectors of the same images, from the cache
@@ -30,6 +30,7 @@ class Method(nn.Module):
 
     uses_old: ClassVar[bool]
     uses_labels: ClassVar[bool]
+    uses_classifier: bool = False  # wants Batch.logits or class_rows; may follow from the settings
     directions: tuple[str, ...]  # "direct", "backward", "forward"; may follow from the settings
 
     def prepare(self, *, old: OldArtifacts | None, num_classes: int, dim: int) -> None:

@@ -70,6 +70,7 @@ class HotRefresh(Method):
         self.hardest = hardest
         self.margin = margin
         self.scale = scale
+        self.uses_classifier = variant == "classifier" and negatives == "both"
 
     def prepare(self, *, old: OldArtifacts | None, num_classes: int, dim: int) -> None:
         if old is None:

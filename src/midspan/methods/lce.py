@@ -72,6 +72,7 @@ class LCE(Method):
         self.transformation = transformation
         self.depth = depth
         self.learnt: Maps | None = None
+        self.uses_classifier = True
         if transformation == "rbt":
             self.directions = ("backward", "forward")
 

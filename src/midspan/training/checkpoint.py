@@ -28,6 +28,7 @@ class Position:
     seen: int = 0  # images of this epoch
     seconds: float = 0.0  # of all sessions together
     sums: dict[str, float] = field(default_factory=dict)
+    rows: str = ""  # the files of class rows that belong to it, if the classifier is sharded
 
 
 def save_checkpoint(

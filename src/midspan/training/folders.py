@@ -20,6 +20,7 @@ from midspan.training.settings import RunConfig, to_toml
 CONFIG, ENV, LOG, METRICS = "config.toml", "env.json", "log.jsonl", "metrics.json"
 CHECKPOINT, CLASSIFIER = "checkpoint.safetensors", "classifier.safetensors"
 ENCODER, TENSORBOARD, BRIDGES = "encoder", "tensorboard", "bridges"
+CHECKPOINT_ROWS = "checkpoint.rows"  # of a sharded classifier, see row_files.py
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ class RunFolder:
             return
         for name in (CHECKPOINT, LOG, METRICS, ENV, CLASSIFIER, CONFIG):
             (self.path / name).unlink(missing_ok=True)
-        for name in (ENCODER, TENSORBOARD, BRIDGES):
+        for name in (ENCODER, TENSORBOARD, BRIDGES, CHECKPOINT_ROWS):
             shutil.rmtree(self.path / name, ignore_errors=True)
 
 

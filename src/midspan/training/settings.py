@@ -89,6 +89,28 @@ class EncoderSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ClassifierSettings:
+    """[classifier]: where the class rows of the loss are, if they are too many for one place.
+
+    Partial FC (arXiv:2010.05222). Default: a sample rate of 1, which leaves nothing out.
+    """
+
+    sharded: bool = False  # each process holds a part of them
+    sample_rate: float = 1.0  # share of the classes that count in a step
+
+    def __post_init__(self) -> None:
+        if not 0 < self.sample_rate <= 1:
+            raise ConfigError(
+                f"[classifier] sample_rate = {self.sample_rate}: wanted 0 < sample_rate <= 1"
+            )
+        if self.sample_rate < 1 and not self.sharded:
+            raise ConfigError(
+                f"[classifier] sample_rate = {self.sample_rate} wants sharded = true, also for "
+                "one process"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
 class VariationSettings:
     """[variations]: what spoils the images at random, and what the encoder learns from it.
 
@@ -159,6 +181,7 @@ class RunConfig:
     data: Mapping[str, Any]
     encoder: EncoderSettings
     loss: Mapping[str, Any]
+    classifier: ClassifierSettings
     method: Mapping[str, Any]
     train: TrainSettings
     evaluate: EvaluateSettings
@@ -169,6 +192,7 @@ class RunConfig:
 
     SECTIONS: ClassVar[Mapping[str, type]] = {
         "encoder": EncoderSettings,
+        "classifier": ClassifierSettings,
         "train": TrainSettings,
         "evaluate": EvaluateSettings,
         "allocation": AllocationSettings,
@@ -224,6 +248,7 @@ class RunConfig:
             loss=raw.get("loss", {"name": "cosface", "scale": 24.0, "margin": 0.2}),
             method=raw.get("method", {"name": "independent"}),
             encoder=sections.get("encoder", EncoderSettings()),
+            classifier=sections.get("classifier", ClassifierSettings()),
             train=sections.get("train", TrainSettings()),
             evaluate=sections.get("evaluate", EvaluateSettings()),
             allocation=sections.get("allocation"),
@@ -272,6 +297,7 @@ def apply_change(raw: dict[str, Any], change: str) -> None:
 # Settings that name files: relative ones are meant from the run file's folder.
 _PATHS = (
     ("data", "path"),
+    ("data", "test"),
     ("old", "run"),
     ("old", "embeddings"),
     ("variations", "attributes"),
