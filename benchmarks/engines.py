@@ -32,7 +32,7 @@ def place(engine: str, folder: Path) -> Iterator[Place]:
     elif engine in ("embedded", "qdrant"):
         home = Path(tempfile.mkdtemp(prefix=f"{engine}-", dir=folder))
         where = home / "shop.midspan" if engine == "embedded" else home / "qdrant"
-        location = str(where) if engine == "embedded" else f"qdrant://{where}?table={name}"
+        location = str(where) if engine == "embedded" else f"qdrant+local://{where}/{name}"
         try:
             yield Place(location, home)
         finally:

@@ -17,6 +17,7 @@ STORES = {
     "postgres": "pgvector",
     "milvus": "milvus",
     "qdrant": "qdrant",
+    "qdrant+local": "qdrant",
 }
 
 

@@ -1,0 +1,232 @@
+"""The steps of benchmarks/scaling.py, each run in a process of its own.
+
+    python -m benchmarks.scaling_steps STEP ITEMS FOLDER
+
+A step prints one JSON object: seconds, and whatever else it measured. They are run in the order of
+STEPS, on one gallery file in FOLDER.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+from benchmarks.upgrade_world import BLOCK, DIM, NEW, OLD, World, memory, name
+
+from midspan.evaluation import evaluate as evaluate_vectors
+from midspan.gallery import Gallery, Item
+from midspan.gallery.verify import verify as verify_store
+from midspan.spaces import Embeddings
+from midspan.upgrade import Embed, Embedded, Upgrade
+
+QUERIES = 200
+SEARCHES = 500
+SAMPLE = 1000  # items with both vectors, for the plan
+ROW = 4 * DIM
+CLASS = 50  # items
+
+Measured = dict[str, float]
+
+
+class Bench:
+    def __init__(self, items: int, folder: Path) -> None:
+        self.world = World(items, folder)
+        self.items = items
+        self.gallery = folder / "scaling.midspan"
+        self.vectors = folder / "new.vectors"
+
+
+def add(bench: Bench) -> Measured:
+    """A gallery from nothing; blocks of vectors are made outside the time."""
+    seconds = 0.0
+    with Gallery.create(bench.gallery, OLD) as gallery:
+        for first, count in bench.world.blocks():
+            rows = bench.world.vectors(OLD, first, count)
+            ids = [name(number) for number in range(first, first + count)]
+            began = time.perf_counter()
+            gallery.add(
+                Embeddings(np.array(ids), rows, OLD),
+                uris=[f"images/{id}.jpg" for id in ids],
+                payloads=[
+                    {"labels": str(number // CLASS)} for number in range(first, first + count)
+                ],
+            )
+            seconds += time.perf_counter() - began
+    return {"seconds": seconds}
+
+
+def write_vectors(bench: Bench) -> Measured:
+    """No measure: the new vectors as a plain file, as an encoder elsewhere would leave them."""
+    with bench.vectors.open("wb") as file:
+        for first, count in bench.world.blocks():
+            file.write(bench.world.vectors(NEW, first, count).tobytes())
+    return {"seconds": 0.0}
+
+
+def evaluate(bench: Bench) -> Measured:
+    """Exact search and metrics of so many queries on all items."""
+    rows = np.concatenate([bench.world.vectors(OLD, *block) for block in bench.world.blocks()])
+    ids = np.array([name(number) for number in range(bench.items)])
+    labels = np.arange(bench.items) // CLASS
+    stored = Embeddings(ids, rows, OLD, {"labels": labels})
+    asked = np.linspace(0, bench.items - 1, QUERIES).astype(np.int64)
+    query = stored[asked]
+    began = time.perf_counter()
+    evaluate_vectors(query, stored, metrics=["recall@1", "recall@10", "map"])
+    return {"seconds": time.perf_counter() - began}
+
+
+def open_gallery(bench: Bench) -> Measured:
+    """To the first answer."""
+    query = bench.world.queries(OLD, 1)
+    began = time.perf_counter()
+    with Gallery.open(bench.gallery) as gallery:
+        gallery.search(query, space=OLD)
+        return {"seconds": time.perf_counter() - began}
+
+
+def search(bench: Bench) -> Measured:
+    """One query at a time, with the index made."""
+    queries = bench.world.queries(OLD, SEARCHES)
+    with Gallery.open(bench.gallery) as gallery:
+        gallery.search(queries[:1], space=OLD)
+        began = time.perf_counter()
+        gallery.store.optimise()
+        made = time.perf_counter() - began
+        times = []
+        for query in queries:
+            began = time.perf_counter()
+            gallery.search(query[None], space=OLD)
+            times.append(time.perf_counter() - began)
+    return {"seconds": float(np.median(times)), "index_seconds": made}
+
+
+def count(bench: Bench) -> Measured:
+    with Gallery.open(bench.gallery) as gallery:
+        began = time.perf_counter()
+        gallery.store.count()
+        return {"seconds": time.perf_counter() - began}
+
+
+def verify(bench: Bench) -> Measured:
+    with Gallery.open(bench.gallery) as gallery:
+        began = time.perf_counter()
+        assert verify_store(gallery.store).ok
+        return {"seconds": time.perf_counter() - began}
+
+
+def plan(bench: Bench) -> Measured:
+    """With a sample of new vectors and the evidence from it."""
+    numbers = np.linspace(0, bench.items - 1, SAMPLE).astype(np.int64)
+    sample = Embeddings(
+        np.array([name(int(number)) for number in numbers]), rows_of(bench, numbers), NEW
+    )
+    with Gallery.open(bench.gallery) as gallery:
+        began = time.perf_counter()
+        Upgrade.plan(gallery, to=NEW, sample=sample)
+        return {"seconds": time.perf_counter() - began}
+
+
+def start(bench: Bench) -> Measured:
+    """The work is listed, and its order written (uncertainty)."""
+    with Gallery.open(bench.gallery) as gallery:
+        began = time.perf_counter()
+        Upgrade.start(gallery, to=NEW, order="uncertainty")
+        return {"seconds": time.perf_counter() - began}
+
+
+def backfill(bench: Bench) -> Measured:
+    """All items, with vectors read from a file; and this process's memory along the way."""
+    seen: list[tuple[int, float]] = []  # items begun, MiB
+    with Gallery.open(bench.gallery) as gallery:
+        began = time.perf_counter()
+        report = Upgrade(gallery).run(from_file(bench, seen))
+        seconds = time.perf_counter() - began
+    assert report.written == bench.items
+    early = max(held for done, held in seen if done <= max(bench.items // 10, seen[0][0]))
+    late = max(held for _, held in seen)
+    return {"seconds": seconds, "first_tenth_mib": early, "growth_mib": late - early}
+
+
+def rollback(bench: Bench) -> Measured:
+    with Gallery.open(bench.gallery) as gallery:
+        began = time.perf_counter()
+        Upgrade(gallery).rollback()
+        return {"seconds": time.perf_counter() - began}
+
+
+def finish(bench: Bench) -> Measured:
+    """Started again, which finds the vectors of before; the old ones are dropped."""
+    with Gallery.open(bench.gallery) as gallery:
+        upgrade = Upgrade.start(gallery, to=NEW, order="random")
+        began = time.perf_counter()
+        assert upgrade.finish().dropped == bench.items
+        return {"seconds": time.perf_counter() - began}
+
+
+def from_file(bench: Bench, seen: list[tuple[int, float]]) -> Embed:
+    done = 0
+
+    def embed(items: Sequence[Item]) -> Embedded:
+        nonlocal done
+        done += len(items)
+        ids = [item.id for item in items]
+        numbers = np.array([int(id.rpartition("-")[2]) for id in ids])
+        made = Embedded(Embeddings(np.array(ids), rows_of(bench, numbers), NEW))
+        seen.append((done, memory()))
+        return made
+
+    return embed
+
+
+def rows_of(bench: Bench, numbers: np.ndarray) -> np.ndarray:
+    """(N, D) read one by one: a mapped file would count as memory."""
+    handle = os.open(bench.vectors, os.O_RDONLY)
+    try:
+        parts = [os.pread(handle, ROW, int(number) * ROW) for number in numbers]
+    finally:
+        os.close(handle)
+    return np.frombuffer(b"".join(parts), dtype="<f4").reshape(-1, DIM).copy()
+
+
+STEPS: dict[str, Callable[[Bench], Measured]] = {
+    "add": add,
+    "write_vectors": write_vectors,
+    "evaluate": evaluate,
+    "open": open_gallery,
+    "search": search,
+    "count": count,
+    "verify": verify,
+    "plan": plan,
+    "start": start,
+    "backfill": backfill,
+    "rollback": rollback,
+    "finish": finish,
+}
+
+
+def main() -> None:
+    step, items, folder = sys.argv[1:]
+    bench = Bench(int(items), Path(folder))
+    bench.world.vectors(OLD, 0, min(BLOCK, bench.items))  # libraries that every step needs
+    gc.collect()
+    Path("/proc/self/clear_refs").write_text("5")  # the highest point begins here
+    before = memory()
+    measured = STEPS[step](bench)
+    print(json.dumps({**measured, "peak_mib": highest() - before}))
+
+
+def highest() -> float:
+    """MiB at the highest point since it was reset."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 1024
+
+
+if __name__ == "__main__":
+    main()
