@@ -95,3 +95,29 @@ def test_what_is_refused_changes_nothing(run: Run, tmp_path: Path) -> None:
         assert err.splitlines()[-1].startswith("error: "), words
     assert json.loads(run("gallery", "info", place, "--json")[1])["items"] == 30
     assert run("gallery", "add", place, "--embeddings", first, "--replace")[0] == 0
+
+
+def test_how_small_vectors_are_held_is_chosen_and_changed(run: Run, tmp_path: Path) -> None:
+    place = tmp_path / "shop.midspan"
+    first = vectors(tmp_path / "a.npz", OLD, range(30))
+    code, _, err = run("gallery", "create", place, "--embeddings", first, "--quantise", "int4")
+    assert code == 1
+    assert "wanted one of none, int8, binary" in err
+    assert not place.exists()
+    code, out, _ = run(
+        "gallery", "create", place, "--embeddings", first, "--quantise", "int8", "--json"
+    )
+    assert (code, json.loads(out)["quantise"], json.loads(out)["items"]) == (0, "int8", 30)
+    code, out, _ = run("gallery", "quantise", place, "binary", "--json")
+    assert (code, json.loads(out)["quantise"]) == (0, "binary")
+    code, out, _ = run("gallery", "info", place)
+    assert code == 0
+    assert "1 bit per dimension in memory" in " ".join(out.split())
+    code, _, err = run("gallery", "quantise", place, "half")
+    assert code == 1
+    assert "wanted one of" in err
+    code, _, err = run(
+        "gallery", "create", "memory:", "--embeddings", first, "--quantise", "binary"
+    )
+    assert code == 1
+    assert "exact" in err

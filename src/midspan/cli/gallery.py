@@ -1,4 +1,4 @@
-"""`midspan gallery create | add | search | info | verify | copy`."""
+"""`midspan gallery create | add | search | info | verify | quantise | copy`."""
 
 from __future__ import annotations
 
@@ -33,13 +33,20 @@ def create(
     images: Annotated[Path | None, IMAGES] = None,
     encoder: Annotated[str | None, ENCODER] = None,
     group_by: Annotated[str | None, GROUP_BY] = None,
+    quantise: Annotated[
+        str, typer.Option(help="Vectors in memory: none (float32), int8 or binary; files only.")
+    ] = "none",
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Make a gallery for the space of these vectors, and fill it with them."""
-    from midspan.gallery import Gallery
+    from midspan.gallery import Gallery, set_quantise
+    from midspan.gallery.stores import check_place
 
+    chosen = check_place(location, quantise)
     vectors, uris = _items(embeddings, images, encoder, group_by)
     with Gallery.create(location, vectors.space) as gallery:
+        if chosen != "none":
+            set_quantise(gallery, chosen)
         _fill(gallery, vectors, uris, replace=False)
         _print_info(gallery, as_json=as_json)
 
@@ -140,6 +147,20 @@ def verify(location: Annotated[str, LOCATION], as_json: bool = JSON_OPTION) -> N
         raise typer.Exit(1)
 
 
+@app.command("quantise")
+def quantise(
+    location: Annotated[str, LOCATION],
+    how: Annotated[str, typer.Argument(help="none (float32 in memory), int8 or binary.")],
+    as_json: bool = JSON_OPTION,
+) -> None:
+    """Hold vectors smaller in memory, or not. Processes that have it open follow by themselves."""
+    from midspan.gallery import Gallery, set_quantise
+
+    with Gallery.open(location) as gallery:
+        set_quantise(gallery, how)
+        _print_info(gallery, as_json=as_json)
+
+
 @app.command("copy")
 def copy(
     source: Annotated[str, typer.Argument(help="Where it is.")],
@@ -214,13 +235,18 @@ def _filter(text: str | None) -> dict[str, Any] | None:
 
 
 def _print_info(gallery: Gallery, *, as_json: bool) -> None:
+    from midspan.gallery import QUANTISE
+
     found = gallery.info()
     if as_json:
         print_json(found.to_dict())
         return
     rows = [[name, f"{count:,}"] for name, count in found.by_space.items()]
     rows += [["without a vector", f"{found.without:,}"], ["failed", f"{found.failed:,}"]]
-    note = ""
+    notes = []
+    if found.quantise is not None:
+        notes.append(f"vectors: {QUANTISE[found.quantise]}")
     if found.upgrade is not None:
-        note = f"upgrade {found.upgrade.get('phase')}; see: midspan upgrade status"
-    print_table(f"{found.location}: {found.items:,} items", ["space", "items"], rows, note=note)
+        notes.append(f"upgrade {found.upgrade.get('phase')}; see: midspan upgrade status")
+    title = f"{found.location}: {found.items:,} items"
+    print_table(title, ["space", "items"], rows, note="\n".join(notes))

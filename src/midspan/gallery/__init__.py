@@ -5,6 +5,7 @@ from midspan.gallery.filters import And, Eq, Exists, Filter, In, Not, Or, Range,
 from midspan.gallery.gallery import Gallery
 from midspan.gallery.info import Info
 from midspan.gallery.items import Draft, Hit, Item
+from midspan.gallery.quantise import QUANTISE, set_quantise
 from midspan.gallery.records import (
     Counts,
     Entry,
@@ -18,6 +19,7 @@ from midspan.gallery.stores import STORES, Store, create_store, open_store
 from midspan.gallery.verify import Verification
 
 __all__ = [
+    "QUANTISE",
     "STORES",
     "And",
     "CopyReport",
@@ -46,4 +48,5 @@ __all__ = [
     "create_store",
     "open_store",
     "parse_filter",
+    "set_quantise",
 ]

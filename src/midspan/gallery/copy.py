@@ -13,6 +13,7 @@ from midspan import progress
 from midspan.errors import GalleryError
 from midspan.gallery.gallery import Gallery
 from midspan.gallery.items import Draft, Item
+from midspan.gallery.quantise import Quantised, set_quantise
 from midspan.gallery.records import Entry
 from midspan.gallery.stores.base import Store
 
@@ -47,6 +48,8 @@ def open_copy(source: Gallery, location: str | Path) -> Gallery:
         target = Gallery.open(location, who=source.who)
     except GalleryError:
         target = Gallery.create(location, source.space, who=source.who)
+        if isinstance(source.store, Quantised) and isinstance(target.store, Quantised):
+            set_quantise(target, source.store.quantise())
     entry = Entry(who=source.who, what="copy", details={"source": source.location})
     begun = any(
         (line.what, line.details) == (entry.what, entry.details)

@@ -38,24 +38,26 @@ def check_quantise(value: str) -> Quantise:
     return value
 
 
-def refuse_quantise(location: str, value: str) -> GalleryError:
+def refusal(scheme: str, value: str) -> GalleryError:
     """For an engine that holds vectors in its own way: nothing is ignored silently."""
-    if location.startswith("memory:"):
+    if scheme == "memory":
         return GalleryError(
-            f"{location}: a gallery in memory is exact and holds float32; quantise={value!r} is "
-            "for a file: shop.midspan"
+            f"a gallery in memory is exact and holds float32; quantise={value!r} is for a file: "
+            "shop.midspan"
         )
     return GalleryError(
-        f"quantise={value!r} is for a file (shop.midspan); this engine's own settings say how it "
-        "holds vectors"
+        f"quantise={value!r} is for a file (shop.midspan); {scheme} has settings of its own that "
+        "say how it holds vectors"
     )
 
 
 def set_quantise(gallery: Gallery, value: str) -> None:
     """From now on, in every process; an index that must be made anew is made in the background."""
+    from midspan.gallery.stores import scheme_of
+
     checked = check_quantise(value)
     store = gallery.store
     if not isinstance(store, Quantised):
-        raise refuse_quantise(gallery.location, value)
+        raise refusal(scheme_of(gallery.location), value)
     entry = Entry(who=gallery.who, what="quantise", details={"from": store.quantise(), "to": value})
     store.set_quantise(checked, entry=entry)

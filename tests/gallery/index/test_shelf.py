@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from midspan.gallery.index import shelf as shelf_module
+from midspan.gallery.index.locks import SharedLock
 from midspan.gallery.index.shelf import HOLE, Shelf
 
 
@@ -14,9 +17,11 @@ def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shelf_module, "BLOCK_BYTES", 64 * 4 * 3)  # 64 rows a block
 
 
-def test_a_shelf_against_a_dict() -> None:
+@pytest.mark.parametrize("in_file", [False, True])
+def test_a_shelf_against_a_dict(tmp_path: Path, in_file: bool) -> None:
     rng = np.random.default_rng(0)
-    shelf, model = Shelf(3), dict[int, tuple[int, np.ndarray]]()
+    shelf = Shelf(3, folder=tmp_path if in_file else None)
+    model = dict[int, tuple[int, np.ndarray]]()
     assert shelf.block == 64
     next_item = 0
     for _ in range(200):
@@ -63,3 +68,19 @@ def test_growing_does_not_move_what_is_there() -> None:
     assert (shelf.take(np.arange(10)) == 1).all()
     assert (shelf.spaces[:10] == 1).all()
     assert (shelf.spaces[10:] == 2).all()
+
+
+def test_blocks_move_to_a_file_and_back(tmp_path: Path) -> None:
+    vectors = np.random.default_rng(1).standard_normal((150, 3)).astype(np.float32)
+    shelf = Shelf(3)
+    shelf.add(np.arange(150), vectors, space=1)
+    for folder in (tmp_path, None):
+        before = list(shelf.blocks)
+        shelf.move(folder, lock=SharedLock())
+        assert shelf.folder == folder
+        assert not any(np.shares_memory(a, b) for a, b in zip(before, shelf.blocks, strict=True))
+        np.testing.assert_array_equal(shelf.take(np.arange(150)), vectors)
+        assert list(tmp_path.iterdir()) == []  # the file has no name
+        rows = shelf.add(np.arange(100), vectors[:100], space=1)  # into the rest, and a new block
+        np.testing.assert_array_equal(shelf.take(rows), vectors[:100])
+        shelf.remove(rows)

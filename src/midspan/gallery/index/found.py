@@ -13,7 +13,7 @@ from midspan.gallery.index.shelf import HOLE, Shelf
 from midspan.gallery.scores import pair_scores
 from midspan.spaces import FloatArray, IntArray, Metric
 
-TOGETHER = 64  # queries whose candidates are scored at once
+TOGETHER = 1536  # candidates, of one query or several, that are scored at once
 MOST = 4096  # candidates that are asked for again when dead rows took the place of living ones
 
 
@@ -45,8 +45,9 @@ def by_lists(family: Family, queries: FloatArray, *, k: int, metric: Metric) -> 
         if fresh is not None or family.behind:
             rows = _once(rows)
         found: list[Found] = []
-        for start in range(0, len(queries), TOGETHER):
-            part = slice(start, start + TOGETHER)
+        step = max(1, TOGETHER // rows.shape[1])
+        for start in range(0, len(queries), step):
+            part = slice(start, start + step)
             found += _score_rows(family.shelf, rows[part], queries[part], metric=metric)
         if all(len(one.items) >= enough for one in found):
             return found

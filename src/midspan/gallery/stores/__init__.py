@@ -3,6 +3,8 @@
 shop.midspan                                    a file
 postgresql://user@host/database?table=shop      PostgreSQL with pgvector
 milvus://host:19530/shop                        Milvus
+qdrant://host:6333/shop                         Qdrant
+qdrant+local:///folder/shop                     Qdrant's local mode: one process
 memory:                                         nothing is kept
 """
 
@@ -10,7 +12,7 @@ from __future__ import annotations
 
 from midspan.config import look_up
 from midspan.errors import ConfigError, GalleryError
-from midspan.gallery.quantise import check_quantise, refuse_quantise
+from midspan.gallery.quantise import Quantise, check_quantise, refusal
 from midspan.gallery.records import Entry
 from midspan.gallery.stores.base import Store
 from midspan.spaces import Space
@@ -21,9 +23,11 @@ STORES = {
     "postgresql": "midspan.gallery.stores.pgvector.store:PgvectorStore",
     "postgres": "midspan.gallery.stores.pgvector.store:PgvectorStore",
     "milvus": "midspan.gallery.stores.milvus.store:MilvusStore",
+    "qdrant": "midspan.gallery.stores.qdrant.store:QdrantStore",
+    "qdrant+local": "midspan.gallery.stores.qdrant.store:QdrantStore",
 }
 
-__all__ = ["STORES", "Store", "create_store", "open_store", "scheme_of"]
+__all__ = ["STORES", "Store", "check_place", "create_store", "open_store", "scheme_of"]
 
 
 def scheme_of(location: str) -> str:
@@ -42,14 +46,20 @@ def open_store(location: str) -> Store:
 
 def create_store(location: str, space: Space, *, entry: Entry, quantise: str = "none") -> Store:
     """`quantise`: how small a file's vectors are held in memory, see gallery/quantise.py."""
-    chosen = check_quantise(quantise)
+    chosen = check_place(location, quantise)
     if chosen == "none":
         return _store_class(location).create(location, space, entry=entry)
-    if scheme_of(location) != "sqlite":
-        raise refuse_quantise(location, chosen)
     from midspan.gallery.stores.sqlite.store import SqliteStore
 
     return SqliteStore.create(location, space, entry=entry, quantise=chosen)
+
+
+def check_place(location: str, quantise: str) -> Quantise:
+    """Refuse what is no way to hold vectors, or not this engine's."""
+    chosen = check_quantise(quantise)
+    if chosen != "none" and scheme_of(location) != "sqlite":
+        raise refusal(scheme_of(location), chosen)
+    return chosen
 
 
 def _store_class(location: str) -> type[Store]:
