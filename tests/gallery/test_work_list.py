@@ -1,5 +1,5 @@
 """The work list in memory against a slow one that sorts everything at each claim; and that claims
-in a gallery file go by the index.
+in a gallery file and in PostgreSQL go by the index.
 """
 
 from __future__ import annotations
@@ -12,9 +12,14 @@ import numpy as np
 import pytest
 
 from midspan.gallery import Gallery
+from midspan.gallery.stores.pgvector.store import PgvectorStore
+from midspan.gallery.stores.pgvector.work import NEXT
+from midspan.gallery.stores.sqlite import work
 from midspan.gallery.stores.sqlite.store import SqliteStore
 from midspan.gallery.stores.work_list import WorkList
 from midspan.spaces import Embeddings, Space
+from midspan.upgrade import Upgrade
+from tests.gallery.postgres import Postgres
 
 
 @dataclass
@@ -79,8 +84,6 @@ def test_a_claim_in_a_file_reads_the_index_in_its_order(tmp_path: Path) -> None:
         with gallery.store._database.reading() as connection:
             asked: list[str] = []
             connection.set_trace_callback(asked.append)
-            from midspan.gallery.stores.sqlite import work
-
             work.claim(connection, "w", 10, 60.0)
             connection.set_trace_callback(None)
             (claim,) = [one for one in asked if "ORDER BY priority" in one]
@@ -89,3 +92,22 @@ def test_a_claim_in_a_file_reads_the_index_in_its_order(tmp_path: Path) -> None:
             )
     assert "USING INDEX work_order" in plan
     assert "B-TREE" not in plan, "nothing is sorted"
+
+
+@pytest.mark.server
+def test_a_claim_in_postgresql_reads_the_index_in_its_order(postgres: Postgres) -> None:
+    old = Space("old", 4, fingerprint="f-old")
+    new = Space("new", 4, fingerprint="f-new", compatible_with=("f-old",))
+    rng = np.random.default_rng(0)
+    with Gallery.create(postgres.location("worklist"), old) as gallery:
+        ids = np.array([f"i{number:05}" for number in range(4000)])
+        gallery.add(Embeddings(ids, rng.standard_normal((4000, 4)).astype(np.float32), old))
+        Upgrade.start(gallery, to=new, order="random")
+        gallery.store.claim(worker="w", limit=100, seconds=60)
+        assert isinstance(gallery.store, PgvectorStore)
+        server = gallery.store._server
+        with server.asking() as connection:
+            lines = connection.execute(server.sql(f"EXPLAIN {NEXT}"), (64,)).fetchall()
+    plan = "\n".join(line for (line,) in lines)
+    assert "Index Scan using worklist_work_priority_item_idx" in plan
+    assert "Sort" not in plan

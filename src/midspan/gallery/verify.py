@@ -54,13 +54,12 @@ class _Tally:
     def __init__(self) -> None:
         self.vectors = self.unnormalised = 0
         self.unusable: list[str] = []
-        self.digests: list[bytes] = []
+        self.digests: list[bytes] = []  # of a page each: eight bytes a vector
 
     def look_at(self, part: Embeddings) -> None:
         self.vectors += len(part)
-        self.digests += [
-            hashlib.blake2b(row.tobytes(), digest_size=8).digest() for row in part.vectors
-        ]
+        digests = (hashlib.blake2b(row.tobytes(), digest_size=8) for row in part.vectors)
+        self.digests.append(b"".join(one.digest() for one in digests))
         if part.space.metric == "cosine" and len(part):
             lengths = np.linalg.norm(part.vectors.astype(np.float64), axis=1)
             self.unnormalised += int((np.abs(lengths - 1) > UNIT).sum())
