@@ -111,15 +111,14 @@ def images_embedder(encoder: Encoder | OnnxEncoder) -> Staged[Read]:
 
 
 def read_images(wanted: Preprocessing, items: Sequence[Item]) -> Read:
-    """What stands at the uri of each item: an image file, or a row of an image set (set.npz#3)."""
+    """What stands at the uri of each item: a file, or an image in a set (a.npz#3, a.tar#x.jpg)."""
     from midspan.data import ImageSet
 
     hopeless = {item.id: "the item has no uri" for item in items if item.uri is None}
     by_set: dict[str, dict[str, str]] = {}
     for item in items:
         if item.uri is not None:
-            file = item.uri.rpartition("#")[0]
-            by_set.setdefault(file if file.endswith(".npz") else "", {})[item.id] = item.uri
+            by_set.setdefault(_set_of(item.uri), {})[item.id] = item.uri
     ids, failed = list[str](), dict[str, str]()
     parts = [np.empty((0, wanted.height, wanted.width, wanted.channels), dtype=np.uint8)]
     for file, uris in by_set.items():
@@ -137,7 +136,8 @@ def read_images(wanted: Preprocessing, items: Sequence[Item]) -> Read:
         failed |= {str(names[row]): why for row, why in got.failed}
     # A file that is not there may come back (a share that is not mounted); a broken one stays so.
     uri_of = {item.id: item.uri or "" for item in items}
-    gone = {id: why for id, why in failed.items() if not Path(uri_of[id]).exists()}
+    file_of = {id: _set_of(uri) or uri for id, uri in uri_of.items()}
+    gone = {id: why for id, why in failed.items() if not Path(file_of[id]).exists()}
     hopeless |= {id: why for id, why in failed.items() if id not in gone}
     pixels = parts[1] if len(parts) == 2 else np.concatenate(parts)
     return Read(ids, pixels, failed=gone, hopeless=hopeless)
@@ -151,11 +151,21 @@ def embed_read(encoder: Encoder | OnnxEncoder, read: Read) -> Embedded:
     return Embedded(made, failed=read.failed, hopeless=read.hopeless)
 
 
+def _set_of(uri: str) -> str:
+    """The .npz or .tar file that the image is in; empty: it is a file of its own."""
+    shard, inside, _ = uri.partition(".tar#")
+    file = f"{shard}.tar" if inside else uri.rpartition("#")[0]
+    return file if file.endswith((".npz", ".tar")) else ""
+
+
 def _source(file: str, uris: list[str]) -> ImageSource:
+    from midspan.data.from_webdataset import shard_images
     from midspan.data.sources import FileSource
 
     if not file:
         return FileSource(root=Path(), names=np.array(uris))
+    if file.endswith(".tar"):
+        return shard_images(file, [uri[len(file) + 1 :] for uri in uris])
     rows = np.array([int(uri.rpartition("#")[2]) for uri in uris])
     return image_set(file).source.take(rows)
 
