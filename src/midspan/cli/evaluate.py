@@ -85,7 +85,7 @@ def compare(
     ] = None,
     group: Annotated[str | None, typer.Option(help="Column to break the results down by.")] = None,
     images: Annotated[
-        Path | None, typer.Option(help="Image folder, .csv or .npz, for the page.")
+        Path | None, typer.Option(help="Image folder, .csv, .npz or .tar, for the page.")
     ] = None,
     page: Annotated[Path | None, typer.Option(help="Write a page with all findings here.")] = None,
     as_json: bool = JSON_OPTION,

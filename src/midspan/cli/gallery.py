@@ -21,7 +21,7 @@ LOCATION = typer.Argument(
     help="shop.midspan, postgresql://…/db?table=shop, milvus://host:port/shop"
 )
 EMBEDDINGS = typer.Option(help="Vectors to store: .npz or .parquet.")
-IMAGES = typer.Option(help="Images to embed and store: folder, .csv or .npz.")
+IMAGES = typer.Option(help="Images to embed and store: folder, .csv, .npz, .tar shards.")
 ENCODER = typer.Option(help="Encoder for --images: run folder, model.onnx, hf:… …")
 GROUP_BY = typer.Option(help="Images that share this column are views of one item: fuse them.")
 
