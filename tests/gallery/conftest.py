@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,12 +17,15 @@ from tests.gallery.postgres import Postgres, binaries
 from tests.gallery.samples import OLD, entry
 
 SERVER = [pytest.mark.server, pytest.mark.slow]
+QDRANT = os.environ.get("MIDSPAN_TEST_QDRANT", "")  # host:port of a server that may be written to
 NAMES = [
     "memory",
     "sqlite",
     pytest.param("postgresql", marks=SERVER),
     # `make test` runs these by themselves: the server takes a whole core as long as it is there
     pytest.param("milvus", marks=[*SERVER, pytest.mark.milvus]),
+    "qdrant+local",
+    *([pytest.param("qdrant", marks=SERVER)] if QDRANT else []),
 ]
 
 Locate = Callable[[], str]
@@ -68,6 +72,10 @@ def locator(request: pytest.FixtureRequest) -> Locate:
             request.getfixturevalue("monkeypatch").setattr(schema, "make_collection", spares.make)
             request.addfinalizer(lambda: spares.forget(name))
             return other.location(name)
+        if request.param == "qdrant+local":
+            return f"qdrant+local://:memory:/{name}"
+        if request.param == "qdrant":
+            return f"qdrant://{QDRANT}/{name}"
         folder: Path = request.getfixturevalue("tmp_path")
         return str(folder / f"{name}.midspan")
 

@@ -1,210 +1,110 @@
-"""The connection to a Milvus server, and its errors in plain words."""
+"""Milvus as the engine of a store that takes turns. Every read waits until it sees all that
+happened up to `time`."""
 
 from __future__ import annotations
 
-import logging
-import os
-import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar
 
-from midspan.errors import GalleryError, MissingDependency, StoreError
+from midspan.gallery.filters import Filter
+from midspan.gallery.stores.milvus import connection, schema, upkeep
+from midspan.gallery.stores.milvus.connection import INSERT_ROWS, Connection
+from midspan.gallery.stores.milvus.expressions import expression
+from midspan.gallery.stores.milvus.place import KINDS, split_location
+from midspan.gallery.stores.milvus.where import where
+from midspan.gallery.stores.settings import with_settings
+from midspan.gallery.stores.turns.access import Access
+from midspan.gallery.stores.turns.conditions import Among, Condition
+from midspan.gallery.stores.turns.engine import MOST, Beat, Row
+from midspan.gallery.stores.turns.head import Head
+from midspan.spaces import FloatArray, Metric, Space
 
-SCHEME = "milvus"
-NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
-NAME_CHARACTERS = 40
-PORT = 19530
-SECONDS = 20.0  # after which an answer is no longer waited for
-LOAD_SECONDS = 120.0
-LEASE = 10.0  # see turns.py
-MOST = 16_384  # rows that Milvus gives back at once
-ROWS = 1000  # of a size that may be up to 128 kB each
-INSERT_ROWS = 2000
-INSERT_BYTES = 4_000_000
-
-NOT_FOUND = 100  # Milvus' codes: no such collection,
-NO_ALIAS = 1600  # no such alias,
-ALIAS_TAKEN = (1601, 1602)  # the name is taken by a collection, by an alias
-
-Row = dict[str, Any]
+PAYLOAD = 50_000  # bytes that Milvus can filter by
 
 
-class Refused(StoreError):
-    """The server answered, and said no."""
-
-    def __init__(self, message: str, *, code: int) -> None:
-        super().__init__(message)
-        self.code = code
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """What a location says."""
-
-    uri: str
-    token: str
-    database: str
-    name: str
-    lease: float
-    shown: str  # without the token: for messages and logs
-
-
-def split_location(location: str) -> Place:
-    """milvus://user:token@host:19530/shop?database=photos&lease=10, most of it optional."""
-    parts = urlsplit(location)
-    shown = hide_token(location)
-    settings = dict(parse_qsl(parts.query, keep_blank_values=True))
-    name = parts.path.strip("/")
-    try:
-        port = parts.port or PORT
-        lease = float(settings.pop("lease", LEASE))
-    except ValueError as error:
-        raise GalleryError(f"{shown}: {error}; wanted milvus://host:{PORT}/shop") from error
-    if not parts.hostname or not NAME.fullmatch(name) or len(name) > NAME_CHARACTERS:
-        raise GalleryError(
-            f"{shown}: wanted milvus://host:{PORT}/NAME with a name of up to {NAME_CHARACTERS} "
-            "small letters, digits and single underscores"
-        )
-    if not 0.5 <= lease <= 600:
-        raise GalleryError(f"{shown}: lease={lease:g}; wanted 0.5 to 600 seconds")
-    database = settings.pop("database", "")
-    secure = settings.pop("tls", "false")
-    if settings or secure not in ("true", "false"):
-        raise GalleryError(
-            f"{shown}: unknown setting {next(iter(settings), 'tls')!r}; there are database=NAME, "
-            "tls=true and lease=SECONDS"
-        )
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    token = unquote(parts.password or "")
-    return Place(
-        uri=f"{'https' if secure == 'true' else 'http'}://{host}:{port}",
-        token=f"{unquote(parts.username)}:{token}" if parts.username else token,
-        database=database,
-        name=name,
-        lease=lease,
-        shown=shown,
-    )
-
-
-def hide_token(location: str) -> str:
-    parts = urlsplit(location)
-    user, at, host = parts.netloc.rpartition("@")
-    return parts._replace(netloc=f"{user.partition(':')[0]}{at}{host}").geturl()
-
-
-class Server:
-    """A few verbs on collections. Every read waits until it sees all that happened up to `time`."""
+class Server(Connection):
+    word: ClassVar[str] = "Milvus"
 
     def __init__(self, location: str) -> None:
-        try:
-            import pymilvus  # type: ignore[import-untyped]
-        except ImportError as error:
-            raise MissingDependency(
-                "pymilvus", extra="milvus", wanted_for="a gallery in Milvus"
-            ) from error
-        # It prints a trace for each error, also for those that are part of taking turns.
-        logging.getLogger("pymilvus").setLevel(logging.CRITICAL)
-        self.place = split_location(location)
-        self.shown = self.place.shown
-        self._error: type[Exception] = pymilvus.MilvusException
-        self.types: Any = pymilvus.DataType
-        self._process = os.getpid()
-        self._open = True
-        with self.errors():
-            self._client: Any = pymilvus.MilvusClient(
-                uri=self.place.uri,
-                token=self.place.token,
-                db_name=self.place.database,
-                timeout=SECONDS,
-            )
+        super().__init__(location)
+        self._location = location
+        self.name, self.lease = self.place.name, self.place.lease
+        self.settings = self.place.settings
 
-    def close(self) -> None:
-        if self._open:
-            self._open = False
-            self._client.close()
+    def adopt(self, settings: Mapping[str, str]) -> None:
+        self.place = split_location(with_settings(self._location, settings))
 
-    @property
-    def client(self) -> Any:
-        if not self._open:
-            raise StoreError(f"{self.shown}: this gallery is closed")
-        if os.getpid() != self._process:
-            raise StoreError(f"{self.shown}: opened by another process; open it again after a fork")
-        return self._client
+    # ---- the head: the name of a collection without rows, behind an alias
 
-    @contextmanager
-    def errors(self) -> Iterator[None]:
-        import grpc  # type: ignore[import-untyped]
+    def head(self) -> Head | None:
+        name = self.described(self.name)
+        return None if name is None else Head.from_name(name)
 
-        try:
-            yield
-        except (self._error, grpc.RpcError, ConnectionError) as error:
-            raise self.in_words(error) from error
+    def swap(self, before: Head, after: Head) -> bool:
+        return self.rename(before.name, after.name)
 
-    def in_words(self, error: Exception) -> StoreError:
-        code = getattr(error, "code", None)
-        if isinstance(code, int) and not isinstance(code, bool) and code > 2:
-            return Refused(f"{self.shown}: {_first_line(error)}", code=code)
-        return StoreError(
-            f"{self.shown}: the server cannot be reached or broke off ({_first_line(error)}); "
-            "what was not acknowledged may be repeated"
-        )
+    def begin(self, head: Head) -> bool:
+        schema.make_head(self, head.name)
+        if self.point(self.name, head.name):
+            return True
+        self.drop(head.name)
+        return False
+
+    def clock(self) -> float:
+        return (self.now() >> 18) / 1000 or time.time()
 
     # ---- rows
 
-    def now(self) -> int:
-        """The server's hybrid time: later than all that it acknowledged so far."""
-        with self.errors():
-            return int(self.client._get_connection().alloc_timestamp(timeout=SECONDS))
-
-    def clock(self) -> float:
-        """Seconds since 1970 by the server's clock: those of the workers differ."""
-        return (self.now() >> 18) / 1000 or time.time()
-
     def query(
-        self, collection: str, where: str, fields: Sequence[str], *, time: int, limit: int = 0
+        self,
+        collection: str,
+        where: Sequence[Condition],
+        fields: Sequence[str],
+        *,
+        time: int,
+        limit: int = 0,
     ) -> list[Row]:
-        """By rising primary key if there is a limit."""
+        """Milvus' order, if there is a limit, is that of the primary keys."""
         with self.errors():
             rows = self.client.query(
                 collection,
-                filter=where,
+                filter=expression(where),
                 output_fields=list(fields),
-                timeout=SECONDS,
+                timeout=connection.SECONDS,
                 consistency_level="Customized",
                 guarantee_timestamp=time,
                 **({"limit": limit} if limit else {}),
             )
         return list(rows)
 
-    def count(self, collection: str, where: str, *, time: int) -> int:
+    def count(self, collection: str, where: Sequence[Condition], *, time: int) -> int:
         return int(self.query(collection, where, ["count(*)"], time=time)[0]["count(*)"])
 
     def search(
         self,
         collection: str,
-        vectors: Any,
-        where: str,
+        vectors: Sequence[FloatArray],
+        where: Sequence[Condition],
         *,
+        metric: Metric,
         limit: int,
-        params: Row,
+        index: Mapping[str, Any] | None,
+        exact: bool,
         time: int,
     ) -> list[list[Row]]:
-        """(distance, row, pk, vector) of the nearest, for each query vector."""
+        level = self.place.consistency
         with self.errors():
             found = self.client.search(
                 collection,
                 data=list(vectors),
-                filter=where,
+                filter=expression(where),
                 limit=limit,
                 output_fields=["row", "vector"],
-                search_params=params,
-                timeout=SECONDS,
-                consistency_level="Customized",
-                guarantee_timestamp=time,
+                search_params=self._breadth(index, limit),
+                timeout=connection.SECONDS,
+                consistency_level=level,
+                **({"guarantee_timestamp": time} if level == "Customized" else {}),
             )
         return [
             [
@@ -219,87 +119,52 @@ class Server:
             for hits in found
         ]
 
-    def insert(self, collection: str, rows: Iterable[Row], *, beat: Callable[[], None]) -> None:
-        """In portions; `beat` is called after each."""
-        for portion in _portions(rows):
-            with self.errors():
-                self.client.insert(collection, portion, timeout=SECONDS)
-            beat()
+    def _breadth(self, index: Mapping[str, Any] | None, limit: int) -> dict[str, int]:
+        """How far the index looks: what the location says, but never less than is asked for."""
+        if index is None:
+            return {}
+        knob = KINDS[index["index_type"]].search
+        breadth = self.place.breadth or knob.default
+        if knob.name == "nprobe":  # lists, not candidates
+            return {knob.name: min(breadth, int(index["params"]["nlist"]))}
+        return {knob.name: min(max(breadth, 2 * limit), 2 * MOST)}
+
+    def oversampling(self, index: Mapping[str, Any] | None) -> float:
+        if index is None:
+            return 1.0
+        return self.place.oversampling or KINDS[index["index_type"]].oversampling
+
+    def insert(self, collection: str, rows: Iterable[Row], *, beat: Beat) -> None:
+        self.put(collection, ({**row, "vector": [0.0, 0.0]} for row in rows), beat=beat)
+
+    def insert_vectors(
+        self, collection: str, rows: Iterable[Row], *, metric: Metric, beat: Beat
+    ) -> None:
+        self.put(collection, rows, beat=beat)
 
     def delete(self, collection: str, keys: Sequence[str | int]) -> None:
         for start in range(0, len(keys), INSERT_ROWS):
-            part = list(keys[start : start + INSERT_ROWS])
+            part = expression([Among("pk", keys[start : start + INSERT_ROWS])])
             with self.errors():
-                self.client.delete(collection, filter=f"pk in {listed(part)}", timeout=SECONDS)
+                self.client.delete(collection, filter=part, timeout=connection.SECONDS)
+
+    def condition(self, filter: Filter) -> tuple[bool, bool]:
+        text, sure = where(filter)
+        return bool(text), sure
+
+    def plain(self, payload: Mapping[str, Any], size: int) -> bool:
+        return size <= PAYLOAD
 
     # ---- collections
 
-    def described(self, alias: str) -> str | None:
-        """The present name of the collection behind an alias."""
-        try:
-            with self.errors():
-                found = self.client.describe_alias(alias, timeout=SECONDS)
-        except Refused as error:
-            if error.code in (NOT_FOUND, NO_ALIAS):
-                return None
-            raise
-        return str(found["collection_name"])
+    def make_records(self, name: str) -> None:
+        schema.make_records(self, name)
 
-    def rename(self, before: str, after: str) -> bool:
-        """False if there is none of that name: somebody else was faster."""
-        try:
-            with self.errors():
-                self.client.rename_collection(before, after, timeout=SECONDS)
-        except Refused as error:
-            if error.code == NOT_FOUND:
-                return False
-            raise
-        return True
+    def make_vectors(self, name: str, space: Space) -> None:
+        schema.make_vectors(self, name, space, schema.FLAT)
 
-    def point(self, alias: str, collection: str) -> bool:
-        """False if the alias is taken."""
-        try:
-            with self.errors():
-                self.client.create_alias(collection, alias, timeout=SECONDS)
-        except Refused as error:
-            if error.code in ALIAS_TAKEN:
-                return False
-            raise
-        return True
+    def wait_until_loaded(self, name: str, *, beat: Beat) -> None:
+        schema.wait_until_loaded(self, name, beat=beat)
 
-    def collections(self) -> list[str]:
-        with self.errors():
-            return list(self.client.list_collections(timeout=SECONDS))
-
-    def age(self, collection: str) -> float:
-        """Seconds since it was made, by the server's clock."""
-        with self.errors():
-            found = self.client.describe_collection(collection, timeout=SECONDS)
-        return ((self.now() - int(found["created_timestamp"])) >> 18) / 1000
-
-    def drop(self, collection: str) -> None:
-        with self.errors():
-            self.client.drop_collection(collection, timeout=SECONDS)
-
-
-def listed(keys: Sequence[str | int]) -> str:
-    """Keys of our own making: numbers, and texts of letters, digits, / and dots."""
-    return "[" + ",".join(f'"{key}"' if isinstance(key, str) else str(key) for key in keys) + "]"
-
-
-def _portions(rows: Iterable[Row]) -> Iterator[list[Row]]:
-    portion, size = list[Row](), 0
-    for row in rows:
-        weight = 200 + len(row.get("body", "")) + 4 * len(row["vector"]) + row.pop("weight", 0)
-        if portion and (size + weight > INSERT_BYTES or len(portion) == INSERT_ROWS):
-            yield portion
-            portion, size = [], 0
-        portion.append(row)
-        size += weight
-    if portion:
-        yield portion
-
-
-def _first_line(error: Exception) -> str:
-    text = getattr(error, "message", "") or str(error).strip() or type(error).__name__
-    return str(text).splitlines()[0][:300]
+    def upkeep(self, access: Access) -> None:
+        upkeep.index(self, access)

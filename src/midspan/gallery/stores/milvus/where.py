@@ -1,75 +1,35 @@
-"""Filters as Milvus' expressions on the payload.
-
-Only what Milvus means as we do is translated; the rest is compared here, item by item. `Not` is of
-the rest: what Milvus says of a key that is not there differs by its version. So a condition may let
-too much pass, and says whether it does.
-"""
+"""Filters as Milvus' expressions on the payload."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 
-from midspan.gallery.filters import And, Eq, Filter, In, Or, Path, Range, Scalar
-
-EXACT = 2**53  # larger numbers Milvus compares as floats
+from midspan.gallery.filters import Filter, Path, Scalar
+from midspan.gallery.stores.turns.translate import Language, translate
 
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_ .-]*")  # digits would lead into lists
 _TEXT = re.compile(r"[^\"'\\\x00-\x1f\x7f]*")
 
-Condition = tuple[str, bool]
-EVERYTHING: Condition = ("", False)
+
+def where(filter: Filter) -> tuple[str, bool]:
+    """(what all plain payloads that pass fulfil, whether no others do); "" lets all pass."""
+    found = translate(filter, MILVUS)
+    return found.word or "", found.sure
 
 
-def where(filter: Filter) -> Condition:
-    """(what all that pass fulfil, whether nothing else does); "" lets everything pass.
-
-    Long payloads (`owner == 1`) Milvus does not see: those are never sure.
-    """
-    condition, sure = _where(filter)
-    return (f"owner == 1 or ({condition})", sure) if condition else EVERYTHING
-
-
-def _where(filter: Filter) -> Condition:
-    if isinstance(filter, And):
-        return _all(map(_where, filter.parts))
-    if isinstance(filter, Or):
-        return _any(map(_where, filter.parts))
-    if not isinstance(filter, Eq | In | Range) or (found := _path(filter.path)) is None:
-        return EVERYTHING
-    if isinstance(filter, Eq):
-        return _compare(found, "==", filter.value)
-    if isinstance(filter, In):
-        return _any(_compare(found, "==", value) for value in filter.values)
-    return _all(_compare(found, operator, bound) for operator, bound in filter.bounds)
-
-
-def _all(parts: Iterable[Condition]) -> Condition:
-    every = list(parts)
-    conditions = [f"({condition})" for condition, _ in every if condition]
-    return " and ".join(conditions), all(sure for _, sure in every)
-
-
-def _any(parts: Iterable[Condition]) -> Condition:
-    every = list(parts)
-    if not every or not all(condition for condition, _ in every):
-        return EVERYTHING
-    return " or ".join(f"({condition})" for condition, _ in every), all(s for _, s in every)
-
-
-def _path(path: Path | str) -> str | None:
+def _compare(path: Path, operator: str, value: Scalar) -> str | None:
     if not all(_KEY.fullmatch(key) for key in path):
         return None
-    return "payload" + "".join(f'["{key}"]' for key in path)
-
-
-def _compare(found: str, operator: str, value: Scalar) -> Condition:
-    if value is None:
-        return EVERYTHING
+    found = "payload" + "".join(f'["{key}"]' for key in path)
     if isinstance(value, bool):
-        return f"{found} {operator} {str(value).lower()}", True
+        return f"{found} {operator} {str(value).lower()}"
     if isinstance(value, str):
-        return (f'{found} {operator} "{value}"', True) if _TEXT.fullmatch(value) else EVERYTHING
-    if abs(value) >= EXACT:
-        return EVERYTHING
-    return f"{found} {operator} {value!r}", True
+        return f'{found} {operator} "{value}"' if _TEXT.fullmatch(value) else None
+    return f"{found} {operator} {value!r}"
+
+
+MILVUS = Language(
+    compare=_compare,
+    every=lambda words: " and ".join(f"({word})" for word in words),
+    some=lambda words: " or ".join(f"({word})" for word in words),
+)

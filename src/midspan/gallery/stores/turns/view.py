@@ -12,41 +12,53 @@ import numpy as np
 from midspan.errors import StateChanged
 from midspan.gallery.records import Counts
 from midspan.gallery.rules import possible
-from midspan.gallery.stores.milvus.head import Head, read_head
-from midspan.gallery.stores.milvus.records import (
+from midspan.gallery.stores.turns.conditions import (
+    After,
+    Among,
+    Condition,
+    Is,
+    Outside,
+    Span,
+    Within,
+)
+from midspan.gallery.stores.turns.engine import MOST, Engine, Row
+from midspan.gallery.stores.turns.head import Head, read_head
+from midspan.gallery.stores.turns.keys import (
+    after_item,
+    failed_keys,
+    first_stamp,
+    hashed,
+    open_keys,
+    state_key,
+    text_keys,
+    work_keys,
+)
+from midspan.gallery.stores.turns.records import (
     FIELDS,
-    GIVEN_UP,
     ITEM,
-    STATE,
     TRAIL,
     WORK,
     Job,
     Known,
     Record,
     Stored,
-    after_item,
-    first_stamp,
-    hashed,
-    state_key,
-    text_keys,
-    work_keys,
 )
-from midspan.gallery.stores.milvus.server import MOST, ROWS, Row, Server, listed
 from midspan.spaces import Embeddings, FloatArray
 
 KEYS = 1000  # looked up at once
 BYTES = 16_000_000  # of vectors read at once
+ROWS = 1000  # of a size that may be up to 128 kB each
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    server: Server
+    engine: Engine
     head: Head
     known: Known
 
     def undisturbed(self, *, records: bool = True) -> bool:
         """No vector, and no record, that this view saw has been removed since."""
-        head = read_head(self.server)
+        head = read_head(self.engine)
         same = not records or head.records == self.head.records
         return same and head.vectors == self.head.vectors
 
@@ -56,36 +68,38 @@ class View:
     def collection(self) -> str:
         return records_of(self.head)
 
-    def counts_of(self, field: str) -> str:
-        """What Milvus must ask of a row, by the stamp in this field."""
+    def counts_of(self, field: str) -> list[Condition]:
+        """What must be asked of a row, by the stamp in this field."""
         return visible(field, self.head.number, self.known.void)
 
-    def count(self, where: str) -> int:
-        return self.server.count(
-            self.collection, f"{where} and {self.counts_of('stamp')}", time=self.head.time
+    def count(self, where: Sequence[Condition]) -> int:
+        return self.engine.count(
+            self.collection, [*where, *self.counts_of("stamp")], time=self.head.time
         )
 
-    def read(self, where: str, *, limit: int = 0) -> list[Record]:
+    def read(self, where: Sequence[Condition], *, limit: int = 0) -> list[Record]:
         return read_records(
-            self.server,
+            self.engine,
             self.collection,
-            f"{where} and {self.counts_of('stamp')}",
+            [*where, *self.counts_of("stamp")],
             time=self.head.time,
             limit=limit,
         )
 
-    def pages(self, where: str, *, after: str = "", size: int = ROWS) -> Iterator[list[Record]]:
+    def pages(
+        self, where: Sequence[Condition], *, after: str = "", size: int = ROWS
+    ) -> Iterator[list[Record]]:
         """In the order of their keys."""
-        while page := self.read(f'pk > "{after}" and {where}', limit=min(size, ROWS)):
+        while page := self.read([After(after), *where], limit=min(size, ROWS)):
             yield page
             after = page[-1].pk
 
-    def light(self, where: str, fields: Sequence[str]) -> Iterator[list[Row]]:
+    def light(self, where: Sequence[Condition], fields: Sequence[str]) -> Iterator[list[Row]]:
         """Some fields of all records, in large pages."""
         after = ""
-        while page := self.server.query(
+        while page := self.engine.query(
             self.collection,
-            f'pk > "{after}" and {where} and {self.counts_of("stamp")}',
+            [After(after), *where, *self.counts_of("stamp")],
             ["pk", *fields],
             time=self.head.time,
             limit=MOST,
@@ -100,9 +114,8 @@ class View:
         found = {}
         for start in range(0, len(wanted), KEYS):
             part = set(wanted[start : start + KEYS])
-            for record in self.read(
-                f"kind == {ITEM} and key in {listed(sorted(map(hashed, part)))}"
-            ):
+            keys = sorted(map(hashed, part))
+            for record in self.read([Is("kind", ITEM), Among("key", keys)]):
                 stored = Stored.of(record)
                 if stored.id in part:
                     found[stored.id] = stored
@@ -112,8 +125,8 @@ class View:
         wanted = list(dict.fromkeys(rows))
         found = {}
         for start in range(0, len(wanted), KEYS):
-            part = listed(wanted[start : start + KEYS])
-            for record in self.read(f"kind == {ITEM} and row in {part}"):
+            part = wanted[start : start + KEYS]
+            for record in self.read([Is("kind", ITEM), Among("row", part)]):
                 found[record.row] = Stored.of(record)
         return found
 
@@ -122,15 +135,13 @@ class View:
         *,
         after: str = "",
         masks: Sequence[int] | None = None,
-        also: str = "",
+        also: Sequence[Condition] = (),
         size: int = ROWS,
     ) -> Iterator[list[Stored]]:
         """By id."""
-        where = f"kind == {ITEM}"
+        where: list[Condition] = [Is("kind", ITEM), *also]
         if masks is not None:
-            where += f" and mask in {listed(masks)}"
-        if also:
-            where += f" and ({also})"
+            where.append(Among("mask", masks))
         for page in self.pages(where, after=after_item(after) if after else "", size=size):
             yield [Stored.of(record) for record in page]
 
@@ -142,7 +153,7 @@ class View:
         matrix = np.empty((len(having), known.dim), dtype=np.float32)
         for place, item in enumerate(having):
             if item.vectors[number] not in rows:
-                raise StateChanged(f"{self.server.shown}: {item.id!r} was changed; look again")
+                raise StateChanged(f"{self.engine.shown}: {item.id!r} was changed; look again")
             matrix[place] = rows[item.vectors[number]]
         return Embeddings(
             ids=np.array([item.id for item in having], dtype=np.str_), vectors=matrix, space=known
@@ -151,9 +162,9 @@ class View:
     def vectors_at(self, space: str, stamps: Sequence[int]) -> dict[int, FloatArray]:
         found: dict[int, FloatArray] = {}
         for start in range(0, len(stamps), KEYS):
-            rows = self.server.query(
+            rows = self.engine.query(
                 self.known.collections[space],
-                f"pk in {listed(stamps[start : start + KEYS])}",
+                [Among("pk", stamps[start : start + KEYS])],
                 ["pk", "vector"],
                 time=self.head.time,
             )
@@ -168,18 +179,24 @@ class View:
             return {}
         wanted, found = list(rows), {}
         for start in range(0, len(wanted), KEYS):
-            part = listed(wanted[start : start + KEYS])
-            for record in self.read(f"{self.working()} and row in {part}"):
+            part = wanted[start : start + KEYS]
+            for record in self.read([*self.working(), Among("row", part)]):
                 found[record.row] = Job.of(record)
         return found
 
-    def working(self) -> str:
-        begin = work_keys(self.known.epoch)
-        return f'kind == {WORK} and pk > "{begin}" and pk < "{begin[:-1]}0"'
+    def working(self) -> list[Condition]:
+        """The whole work list."""
+        return [Is("kind", WORK), Within(work_keys(self.known.epoch))]
+
+    def open(self) -> list[Condition]:
+        return [Is("kind", WORK), Within(open_keys(self.known.epoch))]
+
+    def given_up(self) -> list[Condition]:
+        return [Is("kind", WORK), Within(failed_keys(self.known.epoch))]
 
     def all_counts(self) -> Counts:
         known, state = self.known, self.known.state
-        by_mask = {mask: self.count(f"kind == {ITEM} and mask == {mask}") for mask in known.masks()}
+        by_mask = {mask: self.count([Is("kind", ITEM), Is("mask", mask)]) for mask in known.masks()}
         items = sum(by_mask.values())
         live: dict[str, int] = {}
         before: tuple[int, ...] = ()
@@ -190,7 +207,7 @@ class View:
         work = failed = 0
         if state.target is not None:
             work = self.count(self.working())
-            failed = self.count(f"{self.working()} and due >= {GIVEN_UP}")
+            failed = self.count(self.given_up())
         return Counts(
             items=items,
             stored={
@@ -205,19 +222,21 @@ class View:
 
     def trail(self, limit: int) -> list[Mapping[str, Any]]:
         lines: list[Mapping[str, Any]] = []
-        for page in self.pages(f"kind == {TRAIL}", size=limit):
+        for page in self.pages([Is("kind", TRAIL)], size=limit):
             lines += [record.body for record in page]
             if len(lines) >= limit:
                 break
         return lines[:limit]
 
 
-def vectors(view: View, space: str, *, after: int = -1, among: str = "") -> Iterator[list[Row]]:
+def vectors(
+    view: View, space: str, *, after: int = -1, among: Sequence[Condition] = ()
+) -> Iterator[list[Row]]:
     """All rows of a space, by stamp."""
     size = min(MOST, max(1, BYTES // (4 * view.known.state.spaces[space].dim)))
-    while page := view.server.query(
+    while page := view.engine.query(
         view.known.collections[space],
-        f"pk > {after} and {view.counts_of('pk')}{among}",
+        [After(after), *view.counts_of("pk"), *among],
         ["pk", "row", "vector"],
         time=view.head.time,
         limit=size,
@@ -230,20 +249,18 @@ def records_of(head: Head) -> str:
     return f"{head.gallery}_records"
 
 
-def visible(field: str, number: int, void: Iterable[tuple[int, int]]) -> str:
+def visible(field: str, number: int, void: Iterable[tuple[int, int]]) -> list[Condition]:
     """Written by a write that happened: up to this number, and not broken off."""
-    parts = [f"{field} < {first_stamp(number + 1)}"]
-    parts += [
-        f"({field} < {first_stamp(first)} or {field} >= {first_stamp(last + 1)})"
-        for first, last in void
+    return [
+        Span(field, high=first_stamp(number + 1)),
+        *(Outside(field, first_stamp(first), first_stamp(last + 1)) for first, last in void),
     ]
-    return " and ".join(parts)
 
 
 def read_records(
-    server: Server, collection: str, where: str, *, time: int, limit: int = 0
+    engine: Engine, collection: str, where: Sequence[Condition], *, time: int, limit: int = 0
 ) -> list[Record]:
-    rows = server.query(collection, where, FIELDS, time=time, limit=limit)
+    rows = engine.query(collection, where, FIELDS, time=time, limit=limit)
     parts = {
         row["pk"]: text_keys(row["stamp"], int(row["body"][1:]))
         for row in rows
@@ -251,13 +268,13 @@ def read_records(
     }
     texts: dict[str, str] = {}
     for keys in parts.values():
-        pieces = server.query(collection, f"pk in {listed(keys)}", ["pk", "body"], time=time)
+        pieces = engine.query(collection, [Among("pk", keys)], ["pk", "body"], time=time)
         texts |= {piece["pk"]: piece["body"] for piece in pieces}
     records = []
     for row in rows:
         keys = parts.get(row["pk"], [])
         if any(key not in texts for key in keys):
-            raise StateChanged(f"{server.shown}: a record was changed meanwhile; look again")
+            raise StateChanged(f"{engine.shown}: a record was changed meanwhile; look again")
         text = "".join(texts[key] for key in keys) if keys else row["body"]
         records.append(
             Record(
@@ -274,13 +291,9 @@ def read_records(
     return records
 
 
-def read_known(server: Server, head: Head) -> Known:
-    found = read_records(
-        server,
-        records_of(head),
-        f'kind == {STATE} and pk == "{state_key(head.state)}"',
-        time=head.time,
-    )
+def read_known(engine: Engine, head: Head) -> Known:
+    where = [Is("pk", state_key(head.state))]
+    found = read_records(engine, records_of(head), where, time=head.time)
     if not found:
-        raise StateChanged(f"{server.shown}: the state was changed meanwhile; look again")
+        raise StateChanged(f"{engine.shown}: the state was changed meanwhile; look again")
     return Known.of(found[0])

@@ -10,29 +10,24 @@ from itertools import count
 from typing import Self
 
 from midspan.errors import StoreError
-from midspan.gallery.stores.milvus.head import Head, move, read_head
-from midspan.gallery.stores.milvus.records import (
-    LIST,
-    Known,
-    Record,
-    first_stamp,
-    list_key,
-    state_key,
-    text_keys,
-)
-from midspan.gallery.stores.milvus.server import INSERT_ROWS, NOT_FOUND, Refused, Row, Server
-from midspan.gallery.stores.milvus.view import View, read_known, read_records, records_of
+from midspan.gallery.stores.turns.conditions import Is
+from midspan.gallery.stores.turns.engine import Engine, Gone
+from midspan.gallery.stores.turns.head import Head, move, read_head
+from midspan.gallery.stores.turns.keys import first_stamp, list_key, state_key, text_keys
+from midspan.gallery.stores.turns.records import LIST, Known, Record
+from midspan.gallery.stores.turns.view import View, read_known, read_records, records_of
 from midspan.spaces import FloatArray
 
 VOID = 100  # broken-off writes that are remembered
+ROWS = 2000  # records that are inserted together
 
 
 class Turn:
     """What one writer writes while the gallery waits for it. Nothing counts before `commit`."""
 
-    def __init__(self, server: Server, head: Head, known: Known) -> None:
-        self.server, self.head = server, head
-        self.view = View(server, head, known)
+    def __init__(self, engine: Engine, head: Head, known: Known) -> None:
+        self.engine, self.head = engine, head
+        self.view = View(engine, head, known)
         self._stamps = count(first_stamp(head.attempt) + 1)  # the first is the state's
         self._known: Known | None = None
         self._waiting: list[Record] = []  # to be inserted together
@@ -52,23 +47,24 @@ class Turn:
     def put(self, records: Iterable[Record]) -> None:
         for record in records:
             self._waiting.append(record)
-            if len(self._waiting) >= INSERT_ROWS:
+            if len(self._waiting) >= ROWS:
                 self._flush()
 
     def _flush(self) -> None:
         waiting, self._waiting = self._waiting, []
-        self._insert(records_of(self.head), (row for record in waiting for row in record.rows()))
+        self._wrote = True
+        rows = (row for record in waiting for row in record.rows())
+        self.engine.insert(records_of(self.head), rows, beat=self.beat)
 
     def put_vectors(self, space: str, rows: Iterable[tuple[int, int, FloatArray]]) -> None:
         """(stamp, row of the item, vector)."""
-        self._insert(
+        self._wrote = True
+        self.engine.insert_vectors(
             self.known.collections[space],
             ({"pk": stamp, "row": row, "vector": vector} for stamp, row, vector in rows),
+            metric=self.known.state.spaces[space].metric,
+            beat=self.beat,
         )
-
-    def _insert(self, collection: str, rows: Iterable[Row]) -> None:
-        self._wrote = True
-        self.server.insert(collection, rows, beat=self.beat)
 
     def remove(self, keys: Iterable[str]) -> None:
         """Records, by the keys of all their rows."""
@@ -91,7 +87,7 @@ class Turn:
 
     def beat(self) -> None:
         """Say that this writer lives, before the others give up on it."""
-        if time.monotonic() - self._beaten < self.server.place.lease / 4:
+        if time.monotonic() - self._beaten < self.engine.lease / 4:
             return
         self._beaten = time.monotonic()
         self._move(self.head.goes_on())
@@ -116,12 +112,13 @@ class Turn:
             changes["records"] = number
             if self._dead.keys() - {records} or self._dropped:
                 changes["vectors"] = number
-        self._flush()
+        if self._waiting:
+            self._flush()
         phase = "done" if removals else "free"
-        self._move(self.head.goes_on(phase=phase, time=self.server.now(), **changes))
+        self._move(self.head.goes_on(phase=phase, time=self.engine.now(), **changes))
         if removals:
             with suppress(StoreError):  # it has happened: if need be, the next one clears up
-                removals.carry_out(self.server, self.head)
+                removals.carry_out(self.engine, self.head)
         return None
 
     def _texts_of_state(self, before: Known) -> list[str]:
@@ -132,13 +129,13 @@ class Turn:
         if self.head.phase != "held":
             return  # too late: it has happened
         attempt = self.head.attempt if self._wrote else self.head.attempt - 1
-        move(self.server, self.head, self.head.goes_on(phase="free", attempt=attempt))
+        move(self.engine, self.head, self.head.goes_on(phase="free", attempt=attempt))
 
     def _move(self, after: Head) -> None:
-        if not move(self.server, self.head, after) and not self._happened(after):
+        if not move(self.engine, self.head, after) and not self._happened(after):
             raise StoreError(
-                f"{self.server.shown}: this write took longer than the lease of "
-                f"{self.server.place.lease:g} s, and another writer went on; nothing of it was "
+                f"{self.engine.shown}: this write took longer than the lease of "
+                f"{self.engine.lease:g} s, and another writer went on; nothing of it was "
                 "written: repeat it"
             )
         self.head = after
@@ -147,10 +144,10 @@ class Turn:
         """The answer may be lost, and others have written since: only the record tells."""
         if after.number != self.head.attempt:
             return False
-        head = read_head(self.server)
+        head = read_head(self.engine)
         if head.number < after.number:
             return False
-        void = read_known(self.server, head).void
+        void = read_known(self.engine, head).void
         return not any(first <= after.number <= last for first, last in void)
 
 
@@ -167,30 +164,23 @@ class Removals:
         keys = [record.pk, *text_keys(record.stamp, parts)]
         return cls(record.body["dead"], record.body["dropped"], keys)
 
-    def carry_out(self, server: Server, head: Head) -> None:
+    def carry_out(self, engine: Engine, head: Head) -> None:
         records = records_of(head)
         for collection, keys in self.dead.items():
             if collection != records:
-                _delete(server, collection, keys)
+                with suppress(Gone):  # another helper was faster, and dropped it later
+                    engine.delete(collection, keys)
         for collection in self.dropped:
-            server.drop(collection)
+            engine.drop(collection)
         # The list goes last: as long as it is there, there may be something to do.
-        server.delete(records, [*self.dead.get(records, ()), *self.own])
-        move(server, head, head.goes_on(phase="free", time=server.now()))
+        engine.delete(records, [*self.dead.get(records, ()), *self.own])
+        move(engine, head, head.goes_on(phase="free", time=engine.now()))
 
 
-def _delete(server: Server, collection: str, keys: Sequence[str | int]) -> None:
-    try:
-        server.delete(collection, keys)
-    except Refused as error:
-        if error.code != NOT_FOUND:  # another helper was faster, and dropped it later
-            raise
-
-
-def clear(server: Server, head: Head) -> None:
+def clear(engine: Engine, head: Head) -> None:
     """Finish what another writer left."""
-    where = f'pk == "{list_key(head.number)}"'
-    for record in read_records(server, records_of(head), where, time=head.time):
-        return Removals.of(record, parts=record.parts).carry_out(server, head)
-    move(server, head, head.goes_on(phase="free", time=server.now()))
+    where = [Is("pk", list_key(head.number))]
+    for record in read_records(engine, records_of(head), where, time=head.time):
+        return Removals.of(record, parts=record.parts).carry_out(engine, head)
+    move(engine, head, head.goes_on(phase="free", time=engine.now()))
     return None

@@ -1,73 +1,34 @@
-"""Records: their keys, whose order is the order of the answers, and what they hold."""
+"""Records: what the rows of a gallery hold."""
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
-import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 from midspan.gallery.items import Item
 from midspan.gallery.records import Entry, State
-from midspan.gallery.stores.milvus.server import Row
+from midspan.gallery.stores.turns.engine import Row
+from midspan.gallery.stores.turns.keys import (
+    failed_key,
+    first_stamp,
+    hashed,
+    item_key,
+    state_key,
+    text_keys,
+    trail_key,
+    work_key,
+)
 from midspan.spaces import Space
 
-SHIFT = 24  # rows of one write: 16 million
 PART = 60_000  # characters of one row; longer texts are kept in parts
-PAYLOAD = 50_000  # bytes that Milvus can filter by; longer payloads are kept as text
 GIVEN_UP = 1e300  # when a failed task is due again
 FIELDS = ("pk", "stamp", "row", "due", "body", "payload")
 
 ITEM, WORK, TRAIL, STATE, LIST, TEXT = range(6)
 
-
-def first_stamp(number: int) -> int:
-    return number << SHIFT
-
-
-def hashed(text: str) -> int:
-    """63 bits, for a look-up; what is found is compared with the text itself."""
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
-
-
-def item_key(id: str, stamp: int) -> str:
-    """By id: hex keeps the order of the code points, and a dot stands before all digits."""
-    return f"{after_item(id)[:-1]}.{stamp:016x}"
-
-
-def after_item(id: str) -> str:
-    """Greater than the keys of this id, less than those of the next."""
-    return f"i/{id.encode().hex()}/"
-
-
-def work_keys(epoch: int) -> str:
-    return f"w/{epoch:012x}/"
-
-
-def work_key(epoch: int, priority: float, number: int, stamp: int) -> str:
-    """By falling priority, then in the order of adding."""
-    bits = int.from_bytes(struct.pack(">d", priority + 0.0), "big")
-    rising = bits ^ (2**64 - 1 if bits >> 63 else 2**63)
-    return f"{work_keys(epoch)}{2**64 - 1 - rising:016x}{number:016x}.{stamp:016x}"
-
-
-def trail_key(stamp: int) -> str:
-    """Newest first."""
-    return f"t/{2**63 - stamp:016x}"
-
-
-def state_key(number: int) -> str:
-    return f"s/{number:012x}"
-
-
-def list_key(number: int) -> str:
-    return f"l/{number:012x}"
-
-
-def text_keys(stamp: int, parts: int) -> list[str]:
-    return [f"p/{stamp:016x}/{part:04x}" for part in range(parts)]
+Plain = Callable[[Mapping[str, Any], int], bool]  # see Engine.plain
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -113,7 +74,6 @@ class Record:
             "owner": self.owner,
             "body": text,
             "payload": self.payload,
-            "vector": [0.0, 0.0],
             "weight": self.weight,
         }
 
@@ -141,7 +101,8 @@ class Stored:
     def mask(self) -> int:
         return sum(1 << space for space in self.vectors)
 
-    def record(self, stamp: int) -> Record:
+    def record(self, stamp: int, *, plain: Plain) -> Record:
+        """A payload that the engine cannot filter by as we mean it is kept as text."""
         body: dict[str, Any] = {
             "id": self.id,
             "uri": self.uri,
@@ -153,7 +114,7 @@ class Stored:
         }
         payload: Mapping[str, Any] = self.payload
         weight = len(json.dumps(payload))
-        if weight > PAYLOAD:
+        if not plain(payload, weight):
             body["payload"], payload, weight = payload, {}, 0
         return Record(
             pk=item_key(self.id, stamp),
@@ -163,7 +124,7 @@ class Stored:
             key=hashed(self.id),
             row=self.row,
             mask=self.mask,
-            owner=int("payload" in body),  # to be looked at by filters, whatever Milvus says
+            owner=int("payload" in body),  # to be looked at by filters, whatever the engine says
             payload=payload,
             weight=weight,
         )
@@ -205,11 +166,15 @@ class Job:
             field: getattr(self, field)
             for field in ("id", "number", "priority", "worker", "attempts", "reason", "when")
         }
+        key = work_key(epoch, self.priority, self.number, stamp)
+        if self.due == GIVEN_UP:
+            key = failed_key(epoch, self.id, stamp)
         return Record(
-            pk=work_key(epoch, self.priority, self.number, stamp),
+            pk=key,
             kind=WORK,
             stamp=stamp,
             body=body,
+            key=hashed(self.id),
             row=self.row,
             due=self.due,
             owner=0 if self.worker is None else hashed(self.worker),
@@ -227,7 +192,8 @@ class Known:
     state: State
     numbers: Mapping[str, int]  # of the spaces, by fingerprint
     collections: Mapping[str, str]  # of the spaces' vectors
-    indexed: tuple[str, ...] = ()  # spaces whose vectors have an approximate index
+    settings: Mapping[str, str]  # of the collections, as they were given at the first
+    indexed: Mapping[str, Mapping[str, Any]]  # approximate indexes that this store built, by space
     epoch: int = 0  # number of the write that made the present work list
     void: tuple[
         tuple[int, int], ...
@@ -244,6 +210,7 @@ class Known:
             "upgrade": state.upgrade,
             "numbers": self.numbers,
             "collections": self.collections,
+            "settings": self.settings,
             "indexed": self.indexed,
             "epoch": self.epoch,
             "void": self.void,
@@ -264,7 +231,8 @@ class Known:
             ),
             numbers=body["numbers"],
             collections=body["collections"],
-            indexed=tuple(body["indexed"]),
+            settings=body["settings"],
+            indexed=body["indexed"],
             epoch=body["epoch"],
             void=tuple((first, last) for first, last in body["void"]),
             parts=record.parts,

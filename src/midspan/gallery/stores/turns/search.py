@@ -1,7 +1,8 @@
-"""Search: Milvus finds candidates in each space, their scores are made here."""
+"""Search: the engine finds candidates in each space, their scores are made here."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -12,15 +13,14 @@ from midspan.gallery.filters import Filter, matches
 from midspan.gallery.items import Hit
 from midspan.gallery.records import Query
 from midspan.gallery.scores import pair_scores, prepare
-from midspan.gallery.stores.milvus.records import ITEM, Stored
-from midspan.gallery.stores.milvus.server import MOST, Row, listed
-from midspan.gallery.stores.milvus.view import View, vectors
-from midspan.gallery.stores.milvus.where import where
+from midspan.gallery.stores.turns.conditions import Among, Condition, Is, Passing
+from midspan.gallery.stores.turns.engine import MOST, Row
+from midspan.gallery.stores.turns.records import ITEM, Stored
+from midspan.gallery.stores.turns.view import View, vectors
 from midspan.spaces import FloatArray, Metric
 
 EXTRA = 16  # candidates beyond k, for equal scores
 TOLERANCE = 1e-5  # by which the server's float32 distances may be off, relatively
-EF = 200  # candidates that HNSW keeps
 FEW = 2000  # rows that are sooner compared here than found by an approximate index
 AMONG = 10_000  # rows that one search is limited to
 BYTES = 32_000_000  # of vectors in one answer
@@ -44,7 +44,8 @@ def search(view: View, query: Query) -> list[list[Hit]]:
     prepared = prepare(query.vectors, metric=metric) if len(query.vectors) else query.vectors
     asked = [_Asked(vector, unit) for vector, unit in zip(query.vectors, prepared, strict=True)]
     rows = {space: _rows(view, query, space) for space in query.among}
-    fetch = query.k + EXTRA
+    more = max(view.engine.oversampling(view.known.indexed.get(space)) for space in query.among)
+    fetch = min(max(query.k + EXTRA, math.ceil(more * query.k)), MOST)
     todo = asked
     while todo:
         if fetch > MOST:  # the best are of items that do not take part: name those that do
@@ -60,7 +61,7 @@ def search(view: View, query: Query) -> list[list[Hit]]:
             break
         fetch *= 4
     if any(named is not None for named in rows.values()) and not view.undisturbed():
-        raise StateChanged(f"{view.server.shown}: items were changed meanwhile; search again")
+        raise StateChanged(f"{view.engine.shown}: items were changed meanwhile; search again")
     return [
         [
             Hit(id, score, state.spaces[space], stored.uri, dict(stored.payload))
@@ -74,37 +75,48 @@ def search(view: View, query: Query) -> list[list[Hit]]:
 def _rows(view: View, query: Query, space: str, *, all: bool = False) -> list[int] | None:
     """Rows of the items that take part with their vector in this space, if they are to be named.
 
-    That is so if they are few: else the best that Milvus finds are mostly of items that do not pass
-    or whose live vector is elsewhere. If they are many, or it takes long to know, these are left
-    out afterwards.
+    That is so if they are few: else the best that the engine finds are mostly of items that do not
+    pass or whose live vector is elsewhere. If they are many, or it takes long to know, these are
+    left out afterwards.
     """
     known = view.known
     better = tuple(known.numbers[other] for other in query.live[: query.live.index(space)])
     masks = known.masks(having=known.numbers[space], lacking=better)
     if not (all or (query.exact and space in known.indexed)):
-        condition, sure = ("", True) if query.filter is None else where(query.filter)
-        if not sure or (not better and query.filter is None):
+        if not (query.filter or better) or (query.filter and not _sure(view, query.filter)):
             return None
-        if view.count(f"{_taking_part(masks)}{condition and f' and ({condition})'}") > AMONG:
+        condition = [] if query.filter is None else [Passing(query.filter)]
+        if view.count([*_taking_part(masks), *condition]) > AMONG:
             return None
     return list(passing(view, query.filter, masks=masks))
 
 
-def _taking_part(masks: Sequence[int]) -> str:
-    return f"kind == {ITEM} and mask in {listed(masks)}"
+def _taking_part(masks: Sequence[int]) -> list[Condition]:
+    return [Is("kind", ITEM), Among("mask", masks)]
+
+
+def _sure(view: View, filter: Filter) -> bool:
+    return view.engine.condition(filter)[1]
 
 
 def passing(view: View, filter: Filter | None, *, masks: Sequence[int]) -> Iterable[int]:
     """Rows of the items that have these masks and pass."""
-    condition, sure = ("", True) if filter is None else where(filter)
-    if sure:  # Milvus tells, but for long payloads
-        short = f" and owner == 0 and ({condition})" if condition else ""
-        for page in view.light(f"{_taking_part(masks)}{short}", ["row"]):
-            yield from (row["row"] for row in page)
-        condition = "owner == 1"
+    if filter is None:
+        condition: list[Condition] = []
+    elif _sure(view, filter):  # the engine tells, but for payloads that it cannot judge
+        condition = [Passing(filter, judged=True)]
+    else:
+        yield from _matching(view, filter, masks, Passing(filter))
+        return
+    for page in view.light([*_taking_part(masks), *condition], ["row"]):
+        yield from (row["row"] for row in page)
     if filter is not None:
-        for items in view.items(masks=masks, also=condition):
-            yield from (item.row for item in items if matches(filter, item.payload))
+        yield from _matching(view, filter, masks, Is("owner", 1))
+
+
+def _matching(view: View, filter: Filter, masks: Sequence[int], among: Condition) -> Iterable[int]:
+    for items in view.items(masks=masks, also=[among]):
+        yield from (item.row for item in items if matches(filter, item.payload))
 
 
 def _ask(
@@ -121,22 +133,23 @@ def _ask(
     conditions = [visible]
     if rows is not None:
         conditions = [
-            f"{visible} and row in {listed(rows[start : start + AMONG])}"
+            [*visible, Among("row", rows[start : start + AMONG])]
             for start in range(0, len(rows), AMONG)
         ]
     if rows is not None and space in known.indexed and (query.exact or len(rows) <= FEW):
         return _look_at_all(view, space, todo, k=query.k, among=rows)
     at_once = max(1, BYTES // (4 * known.state.spaces[space].dim * fetch))
-    params = {"ef": min(max(EF, 2 * fetch), 2 * MOST)} if space in known.indexed else {}
     for condition in conditions:
         for start in range(0, len(todo), at_once):
             part = todo[start : start + at_once]
-            answers = view.server.search(
+            answers = view.engine.search(
                 known.collections[space],
                 [one.vector for one in part],
                 condition,
+                metric=known.state.spaces[space].metric,
                 limit=fetch,
-                params=params,
+                index=known.indexed.get(space),
+                exact=query.exact,
                 time=view.head.time,
             )
             for one, answer in zip(part, answers, strict=True):
@@ -151,7 +164,7 @@ def _look_at_all(
 ) -> None:
     """An approximate index cannot be told to be exact: so every vector is fetched and compared."""
     metric, wanted = view.known.state.spaces[space].metric, set(among)
-    named = f" and row in {listed(among)}" if len(among) <= AMONG else ""
+    named = [Among("row", among)] if len(among) <= AMONG else []
     for page in vectors(view, space, among=named) if among else ():
         rows = [row for row in page if row["row"] in wanted]
         if not rows:
@@ -171,7 +184,7 @@ def _score(view: View, query: Query, todo: Sequence[_Asked], metric: Metric) -> 
     items = view.by_row(row["row"] for one in todo for row in one.found.values())
     lost = any(row["row"] not in items for one in todo for row in one.found.values())
     if lost and not view.undisturbed():  # written anew: their records stand beyond this view
-        raise StateChanged(f"{view.server.shown}: items were changed meanwhile; search again")
+        raise StateChanged(f"{view.engine.shown}: items were changed meanwhile; search again")
     for one in todo:
         taking = []
         for (space, stamp), row in one.found.items():

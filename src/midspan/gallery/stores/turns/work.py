@@ -8,9 +8,11 @@ from itertools import islice
 
 from midspan.gallery import rules
 from midspan.gallery.records import Failed, Failure, Task
-from midspan.gallery.stores.milvus.records import GIVEN_UP, Job, hashed
-from midspan.gallery.stores.milvus.turn import Turn
-from midspan.gallery.stores.milvus.view import View
+from midspan.gallery.stores.turns.conditions import Condition, Is, Span
+from midspan.gallery.stores.turns.keys import after_failed, hashed
+from midspan.gallery.stores.turns.records import GIVEN_UP, Job
+from midspan.gallery.stores.turns.turn import Turn
+from midspan.gallery.stores.turns.view import View
 
 
 def _rewrite(turn: Turn, pairs: Iterable[tuple[Job, Job]]) -> None:
@@ -19,12 +21,10 @@ def _rewrite(turn: Turn, pairs: Iterable[tuple[Job, Job]]) -> None:
     turn.put(job.record(turn.stamp(), epoch=turn.known.epoch) for job in after)
 
 
-def _all(view: View, where: str) -> list[Job]:
-    """In the order of the work list."""
+def _all(view: View, where: Sequence[Condition]) -> list[Job]:
     if view.known.state.target is None:
         return []
-    pages = view.pages(f"{view.working()} and {where}")
-    return [Job.of(record) for page in pages for record in page]
+    return [Job.of(record) for page in view.pages(where) for record in page]
 
 
 def prioritise(turn: Turn, ids: Sequence[str], priorities: Sequence[float]) -> None:
@@ -43,8 +43,8 @@ def prioritise(turn: Turn, ids: Sequence[str], priorities: Sequence[float]) -> N
 def claim(turn: Turn, worker: str, limit: int, seconds: float) -> list[Task]:
     if turn.known.state.target is None:
         return []
-    now = turn.server.clock()
-    pages = turn.view.pages(f"{turn.view.working()} and due <= {now!r}", size=limit)
+    now = turn.engine.clock()
+    pages = turn.view.pages([*turn.view.open(), Span("due", high=now)], size=limit)
     jobs = [Job.of(record) for record in islice((r for page in pages for r in page), limit)]
     if not jobs:
         return []
@@ -56,7 +56,8 @@ def claim(turn: Turn, worker: str, limit: int, seconds: float) -> list[Task]:
 
 
 def release(turn: Turn, worker: str) -> int:
-    held = [job for job in _all(turn.view, f"owner == {hashed(worker)}") if job.worker == worker]
+    mine = [*turn.view.open(), Is("owner", hashed(worker))]
+    held = [job for job in _all(turn.view, mine) if job.worker == worker]
     if held:
         _rewrite(turn, [(job, dataclasses.replace(job, due=0.0, worker=None)) for job in held])
     return len(held)
@@ -65,7 +66,7 @@ def release(turn: Turn, worker: str) -> int:
 def fail(turn: Turn, reports: Sequence[Failed], retry_after: float | None) -> None:
     items = turn.view.by_id(report.id for report in reports)
     jobs = turn.view.jobs(item.row for item in items.values())
-    now = turn.server.clock()
+    now = turn.engine.clock()
     after: dict[int, Job] = {}
     for report in reports:
         item = items.get(report.id)
@@ -85,15 +86,17 @@ def fail(turn: Turn, reports: Sequence[Failed], retry_after: float | None) -> No
 
 
 def failures(view: View, after: str, limit: int) -> list[Failure]:
-    """All that failed is read to bring it into the order of the ids; that should be little."""
-    jobs = [job for job in _all(view, f"due >= {GIVEN_UP}") if job.id > after]
-    jobs = sorted(jobs, key=lambda job: job.id)[:limit]
+    if view.known.state.target is None:
+        return []
+    behind = after_failed(view.known.epoch, after) if after else ""
+    pages = view.pages(view.given_up(), after=behind, size=limit)
+    jobs = [Job.of(record) for record in islice((r for page in pages for r in page), limit)]
     items = view.by_row(job.row for job in jobs)
     return [Failure(job.id, items[job.row].uri, job.reason, job.attempts, job.when) for job in jobs]
 
 
 def retry(turn: Turn) -> int:
-    failed = _all(turn.view, f"due >= {GIVEN_UP}")
+    failed = _all(turn.view, turn.view.given_up())
     if failed:
         _rewrite(turn, [(job, dataclasses.replace(job, due=0.0, attempts=0)) for job in failed])
     return len(failed)

@@ -1,4 +1,4 @@
-"""One gallery on a server: views for readers, turns for writers."""
+"""One gallery: views for readers, turns for writers."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 from midspan.errors import StateChanged, StoreError
-from midspan.gallery.stores.milvus.head import HELP_AFTER, Head, pause, read_head, take
-from midspan.gallery.stores.milvus.records import Known
-from midspan.gallery.stores.milvus.server import Refused, Server
-from midspan.gallery.stores.milvus.turn import Turn, clear
-from midspan.gallery.stores.milvus.view import View, read_known
+from midspan.gallery.stores.turns.engine import Engine, Refused
+from midspan.gallery.stores.turns.head import HELP_AFTER, Head, pause, read_head, take
+from midspan.gallery.stores.turns.records import Known
+from midspan.gallery.stores.turns.turn import Turn, clear
+from midspan.gallery.stores.turns.view import View, read_known
 
 TRIES = 6  # views that a reader takes before it asks the writers to wait
 
@@ -21,17 +21,17 @@ Result = TypeVar("Result")
 
 
 class Access:
-    def __init__(self, server: Server) -> None:
-        self.server = server
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
         self._mine = threading.RLock()  # the threads of this process take their turns here
         self._known: tuple[int, Known] | None = None
 
     def head(self) -> Head:
         """Not `done`: what it replaced is gone."""
         begun = time.monotonic()
-        while (head := read_head(self.server)).phase == "done":
+        while (head := read_head(self.engine)).phase == "done":
             if time.monotonic() - begun > HELP_AFTER:
-                clear(self.server, head)
+                clear(self.engine, head)
             pause()
         return head
 
@@ -39,7 +39,7 @@ class Access:
         """It changes seldom, and the head says when."""
         kept = self._known
         if kept is None or kept[0] != head.state:
-            kept = head.state, read_known(self.server, head)
+            kept = head.state, read_known(self.engine, head)
             self._known = kept
         return kept[1]
 
@@ -47,9 +47,9 @@ class Access:
         while True:
             head = self.head()
             try:
-                return View(self.server, head, self.known(head))
+                return View(self.engine, head, self.known(head))
             except StateChanged:
-                if read_head(self.server).state == head.state:
+                if read_head(self.engine).state == head.state:
                     raise
 
     def read(self, look: Callable[[View], Result], *, records: bool = True) -> Result:
@@ -74,11 +74,11 @@ class Access:
     def turn(self) -> Iterator[Turn]:
         """Alone with the gallery. What happens inside counts when it ends well, or not at all."""
         with self._mine:
-            while (head := take(self.server)).phase == "done":
+            while (head := take(self.engine)).phase == "done":
                 self.head()
             turn: Turn | None = None
             try:
-                turn = Turn(self.server, head, self.known(head))
+                turn = Turn(self.engine, head, self.known(head))
                 yield turn
                 turn.commit()
             except BaseException:

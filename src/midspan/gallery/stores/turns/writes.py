@@ -11,15 +11,12 @@ from midspan.errors import GalleryError, UnknownId
 from midspan.gallery import rules
 from midspan.gallery.items import Draft, Payload, payload_json
 from midspan.gallery.records import Entry, Mode, State
-from midspan.gallery.stores.milvus import schema
-from midspan.gallery.stores.milvus.records import ITEM, Job, Known, Stored, line
-from midspan.gallery.stores.milvus.server import listed
-from midspan.gallery.stores.milvus.turn import Turn
+from midspan.gallery.stores.turns.conditions import Among, Is
+from midspan.gallery.stores.turns.records import ITEM, Job, Known, Stored, line
+from midspan.gallery.stores.turns.turn import Turn
 from midspan.spaces import Embeddings, Space
 
 SPACES = 8  # that a gallery can know at once
-
-FLAT = {"index_type": "FLAT", "params": {}}
 
 
 def upsert(
@@ -97,7 +94,7 @@ def put_to_work(turn: Turn, items: Iterable[Stored]) -> None:
 
 
 def _put_items(turn: Turn, items: Iterable[Stored]) -> None:
-    turn.put(item.record(turn.stamp()) for item in items)
+    turn.put(item.record(turn.stamp(), plain=turn.engine.plain) for item in items)
 
 
 def _rewrite(turn: Turn, before: Iterable[Stored], after: Iterable[Stored]) -> None:
@@ -185,7 +182,7 @@ def change(turn: Turn, state: State, entry: Entry) -> State:
     entry = rules.check_entry(entry, when=time.time())
     for fingerprint in before.spaces.keys() - after.spaces.keys():
         masks = known.masks(having=known.numbers[fingerprint])
-        if left := turn.view.count(f"kind == {ITEM} and mask in {listed(masks)}"):
+        if left := turn.view.count([Is("kind", ITEM), Among("mask", masks)]):
             raise GalleryError(
                 f"{left} vectors of {before.spaces[fingerprint]} are left; drop them before the "
                 "gallery forgets the space"
@@ -210,18 +207,18 @@ def _with_spaces(turn: Turn, known: Known, after: State, *, retarget: bool) -> K
             if not free:
                 raise GalleryError(
                     f"this gallery knows {len(known.numbers)} spaces, which is all that it can in "
-                    "Milvus; forget one that is no longer needed"
+                    f"{turn.engine.word}; forget one that is no longer needed"
                 )
             numbers[fingerprint] = free[0]
             collections[fingerprint] = new_vectors(turn, space)
     for fingerprint in numbers.keys() - known.numbers.keys():
-        schema.wait_until_loaded(turn.server, collections[fingerprint], beat=turn.beat)
+        turn.engine.wait_until_loaded(collections[fingerprint], beat=turn.beat)
     return dataclasses.replace(
         known,
         state=after,
         numbers=numbers,
         collections=collections,
-        indexed=tuple(space for space in known.indexed if space in numbers),
+        indexed={space: index for space, index in known.indexed.items() if space in numbers},
         epoch=turn.head.attempt if retarget else known.epoch,
         parts=0,
     )
@@ -229,7 +226,7 @@ def _with_spaces(turn: Turn, known: Known, after: State, *, retarget: bool) -> K
 
 def new_vectors(turn: Turn, space: Space) -> str:
     name = f"{turn.head.gallery}_vectors_{turn.stamp():x}"
-    schema.make_vectors(turn.server, name, space, FLAT)
+    turn.engine.make_vectors(name, space)
     return name
 
 

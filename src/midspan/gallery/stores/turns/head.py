@@ -1,7 +1,8 @@
-"""The head of a gallery: a collection without rows whose *name* says how far the gallery has come.
+"""The head of a gallery: one *name* that says how far the gallery has come.
 
-Milvus has no transactions, but it renames a collection at one moment, and only if it still has the
-name that one thinks. So the name is the lock and the commit point of every write:
+The engine has no transactions, but it puts one name in place of another at one moment, and only if
+it is still the name that one thinks (Milvus: of a collection without rows; Qdrant: in a point). So
+the name is the lock and the commit point of every write:
 
     shop__1f3a_free_…    nobody writes
     shop__1f3a_held_…    somebody writes; the rows of that write count for nobody yet
@@ -23,7 +24,7 @@ import time
 from typing import Literal, Self
 
 from midspan.errors import GalleryError, StoreError
-from midspan.gallery.stores.milvus.server import Server
+from midspan.gallery.stores.turns.engine import Engine
 
 PATIENCE = 120.0  # seconds that a writer waits for its turn
 PAUSE = (0.002, 0.02)  # seconds between two looks
@@ -76,43 +77,42 @@ class Head:
         return dataclasses.replace(self, turn=secrets.token_hex(4), **changes)  # type: ignore[arg-type]
 
 
-def read_head(server: Server) -> Head:
-    name = server.described(server.place.name)
-    head = None if name is None else Head.from_name(name)
+def read_head(engine: Engine) -> Head:
+    head = engine.head()
     if head is None:
         raise GalleryError(
-            f"there is no gallery at {server.shown}; make one with midspan gallery create …"
+            f"there is no gallery at {engine.shown}; make one with midspan gallery create …"
         )
     return head
 
 
-def move(server: Server, before: Head, after: Head) -> bool:
+def move(engine: Engine, before: Head, after: Head) -> bool:
     """False if the head is no longer where it was."""
-    if server.rename(before.name, after.name):
+    if engine.swap(before, after):
         return True
-    return read_head(server) == after  # the answer to a first attempt was lost on the way
+    return read_head(engine) == after  # the answer to a first attempt was lost on the way
 
 
 def pause() -> None:
     time.sleep(random.uniform(*PAUSE))
 
 
-def take(server: Server) -> Head:
+def take(engine: Engine) -> Head:
     """Wait for one's turn. The head may be `done`: then its writer's list comes first."""
     begun = seen_at = time.monotonic()
     seen = ""
     while time.monotonic() - begun < PATIENCE:
-        head = read_head(server)
+        head = read_head(engine)
         if head.phase == "done":
             return head
         if head.turn != seen:
             seen, seen_at = head.turn, time.monotonic()
-        if head.phase == "free" or time.monotonic() - seen_at > server.place.lease:
+        if head.phase == "free" or time.monotonic() - seen_at > engine.lease:
             mine = head.goes_on(phase="held", attempt=head.attempt + 1)
-            if move(server, head, mine):
+            if move(engine, head, mine):
                 return mine
         else:
             pause()
     raise StoreError(
-        f"{server.shown}: others wrote all the time for {PATIENCE:g} s; repeat the step"
+        f"{engine.shown}: others wrote all the time for {PATIENCE:g} s; repeat the step"
     )

@@ -1,0 +1,167 @@
+"""The connection to a Milvus server, and its errors in plain words."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from midspan.errors import MissingDependency, StoreError
+from midspan.gallery.stores.milvus.place import Place, split_location
+from midspan.gallery.stores.turns.engine import Beat, Gone, Refused, Row
+
+SECONDS = 20.0  # after which an answer is no longer waited for
+LOAD_SECONDS = 120.0
+INSERT_ROWS = 2000
+INSERT_BYTES = 4_000_000
+
+NOT_FOUND = 100  # Milvus' codes: no such collection,
+NO_ALIAS = 1600  # no such alias,
+ALIAS_TAKEN = (1601, 1602)  # the name is taken by a collection, by an alias
+
+
+class Coded(Refused):
+    """With Milvus' number for what is wrong."""
+
+    def __init__(self, message: str, *, code: int) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Connection:
+    def __init__(self, location: str) -> None:
+        try:
+            import pymilvus  # type: ignore[import-untyped]
+        except ImportError as error:
+            raise MissingDependency(
+                "pymilvus", extra="milvus", wanted_for="a gallery in Milvus"
+            ) from error
+        # It prints a trace for each error, also for those that are part of taking turns.
+        logging.getLogger("pymilvus").setLevel(logging.CRITICAL)
+        self.place: Place = split_location(location)
+        self.shown = self.place.shown
+        self._error: type[Exception] = pymilvus.MilvusException
+        self.types: Any = pymilvus.DataType
+        self._process = os.getpid()
+        self._open = True
+        with self.errors():
+            self._client: Any = pymilvus.MilvusClient(
+                uri=self.place.uri,
+                token=self.place.token,
+                db_name=self.place.database,
+                timeout=SECONDS,
+            )
+
+    def close(self) -> None:
+        if self._open:
+            self._open = False
+            self._client.close()
+
+    @property
+    def client(self) -> Any:
+        if not self._open:
+            raise StoreError(f"{self.shown}: this gallery is closed")
+        if os.getpid() != self._process:
+            raise StoreError(f"{self.shown}: opened by another process; open it again after a fork")
+        return self._client
+
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        import grpc  # type: ignore[import-untyped]
+
+        try:
+            yield
+        except (self._error, grpc.RpcError, ConnectionError) as error:
+            raise self._in_words(error) from error
+
+    def _in_words(self, error: Exception) -> StoreError:
+        code = getattr(error, "code", None)
+        if code == NOT_FOUND:
+            return Gone(f"{self.shown}: {_first_line(error)}")
+        if isinstance(code, int) and not isinstance(code, bool) and code > 2:
+            return Coded(f"{self.shown}: {_first_line(error)}", code=code)
+        return StoreError(
+            f"{self.shown}: the server cannot be reached or broke off ({_first_line(error)}); "
+            "what was not acknowledged may be repeated"
+        )
+
+    def now(self) -> int:
+        """The server's hybrid time: later than all that it acknowledged so far."""
+        with self.errors():
+            return int(self.client._get_connection().alloc_timestamp(timeout=SECONDS))
+
+    def put(self, collection: str, rows: Iterable[Row], *, beat: Beat) -> None:
+        """In portions; `beat` is called after each."""
+        for portion in _portions(rows):
+            with self.errors():
+                self.client.insert(collection, portion, timeout=SECONDS)
+            beat()
+
+    # ---- collections
+
+    def described(self, alias: str) -> str | None:
+        """The present name of the collection behind an alias."""
+        try:
+            with self.errors():
+                found = self.client.describe_alias(alias, timeout=SECONDS)
+        except Gone:
+            return None
+        except Coded as error:
+            if error.code == NO_ALIAS:
+                return None
+            raise
+        return str(found["collection_name"])
+
+    def rename(self, before: str, after: str) -> bool:
+        """False if there is none of that name: somebody else was faster."""
+        try:
+            with self.errors():
+                self.client.rename_collection(before, after, timeout=SECONDS)
+        except Gone:
+            return False
+        return True
+
+    def point(self, alias: str, collection: str) -> bool:
+        """False if the alias is taken."""
+        try:
+            with self.errors():
+                self.client.create_alias(collection, alias, timeout=SECONDS)
+        except Coded as error:
+            if error.code in ALIAS_TAKEN:
+                return False
+            raise
+        return True
+
+    def collections(self) -> list[str]:
+        with self.errors():
+            return list(self.client.list_collections(timeout=SECONDS))
+
+    def age(self, collection: str) -> float:
+        """Seconds since it was made, by the server's clock."""
+        with self.errors():
+            found = self.client.describe_collection(collection, timeout=SECONDS)
+        return ((self.now() - int(found["created_timestamp"])) >> 18) / 1000
+
+    def drop(self, collection: str) -> None:
+        with self.errors():
+            self.client.drop_collection(collection, timeout=SECONDS)
+
+
+def _portions(rows: Iterable[Row]) -> Iterator[list[Row]]:
+    portion, size = list[Row](), 0
+    for row in rows:
+        weight = 200 + len(row.get("body", "")) + 4 * len(row["vector"]) + row.pop("weight", 0)
+        if portion and (size + weight > INSERT_BYTES or len(portion) == INSERT_ROWS):
+            yield portion
+            portion, size = [], 0
+        portion.append(row)
+        size += weight
+    if portion:
+        yield portion
+
+
+def _first_line(error: Exception) -> str:
+    text = getattr(error, "message", "") or str(error).strip() or type(error).__name__
+    return str(text).splitlines()[0][:300]
