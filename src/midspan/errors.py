@@ -15,10 +15,12 @@ MidspanError
 │   ├── ItemError        an id, uri, payload or filter that a gallery cannot take
 │   ├── StateChanged     somebody else changed the gallery's state in between: read it again
 │   └── StoreError       the engine below refused: disk full, read-only, busy, server gone
+├── ClusterError         a Ray cluster that does not answer, has no room, or lost its workers
 ├── RequestError         a service refused a request; has its status, kind and request_id
 │   └── Unreachable      a service did not answer, after all tries
 └── RunError             a training run in a state that does not allow the step
-    └── Interrupted      stopped by Ctrl-C at a point from which the same command goes on
+    ├── Interrupted      stopped by Ctrl-C at a point from which the same command goes on
+    └── ProcessLost      another process of the same run is gone or does not answer
 
 Each message says what came, what was wanted, and what to do.
 """
@@ -81,6 +83,9 @@ class StateChanged(GalleryError): ...
 class StoreError(GalleryError): ...
 
 
+class ClusterError(MidspanError): ...
+
+
 class RequestError(MidspanError):
     """What a client is told and has no class of its own here; `kind` is the service's word."""
 
@@ -100,3 +105,6 @@ class RunError(MidspanError): ...
 
 
 class Interrupted(RunError): ...
+
+
+class ProcessLost(RunError): ...

@@ -18,8 +18,9 @@ from midspan.losses.metric_learning import MetricLearning
 from midspan.losses.proxy_anchor import ProxyAnchor
 from midspan.losses.softmax import Softmax
 from midspan.losses.supcon import SupCon
+from midspan.training.divided import divided_epochs
 from midspan.training.learners import batches, cluster, match
-from midspan.training.loop import divided_epochs, fit
+from midspan.training.loop import fit
 from midspan.training.samplers import Balanced, Shuffled
 from midspan.training.settings import TrainSettings
 from tests.training.test_loop import CPU, SETTINGS, task, weights

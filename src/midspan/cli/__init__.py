@@ -73,6 +73,8 @@ def main() -> None:
     # OpenMP threads that spin while they wait make training 13 times slower beside one other busy
     # process (2 cores, small-resnet: 86 images/s against 1,100). Read when torch is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    if "TORCHELASTIC_RUN_ID" in os.environ:  # one log: torch's advice comes from every process
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     try:
         app()
     except MidspanError as error:

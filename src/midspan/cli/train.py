@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from midspan.cli.output import JSON_OPTION, percent, print_json, print_table
+from midspan.errors import ConfigError, Interrupted, ProcessLost, RunError
 
 
 def train(
@@ -23,13 +24,26 @@ def train(
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 …")] = None,
     as_json: bool = JSON_OPTION,
 ) -> None:
-    """Train an encoder from a run file. Ctrl-C saves; the same command goes on."""
+    """Train an encoder from a run file. Ctrl-C saves; the same command goes on.
+
+    On several GPUs: torchrun --nproc-per-node 8 -m midspan train FILE.
+    """
     from midspan.training import RunConfig
     from midspan.training import train as run
+    from midspan.training.distributed import launched_rank
 
-    config = RunConfig.load(file, changes=change or [])
-    folder = out or Path("runs") / config.name
-    result = run(config, out=folder, restart=restart, device=device)
+    first = launched_rank() == 0
+    try:
+        config = RunConfig.load(file, changes=change or [])
+        folder = out or Path("runs") / config.name
+        result = run(config, out=folder, restart=restart, device=device)
+    except (ConfigError, RunError) as error:
+        if first or isinstance(error, ProcessLost):
+            raise
+        # the first process of the run stops for the same reason, and says it for all
+        raise typer.Exit(130 if isinstance(error, Interrupted) else 1) from error
+    if not first:
+        return
     if as_json:
         print_json({"run": str(result.path), **result.metrics})
         return

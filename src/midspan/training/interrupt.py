@@ -1,4 +1,7 @@
-"""Ctrl-C as a wish: the loop finishes its step, saves, and stops. A second Ctrl-C is an order."""
+"""Ctrl-C and SIGTERM as a wish: the loop finishes its step, saves, and stops.
+
+A second one is an order. SIGTERM is what torchrun, schedulers and `kill` send.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from types import FrameType
 
 @contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:
-    """Yields asked(): has Ctrl-C been pressed since?"""
+    """Yields asked(): has one of the two come since?"""
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False  # only the main thread hears signals
         return
@@ -23,8 +26,9 @@ def interruptible() -> Iterator[Callable[[], bool]]:
             raise KeyboardInterrupt
         asked = True
 
-    before = signal.signal(signal.SIGINT, hear)
+    before = {number: signal.signal(number, hear) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield lambda: asked
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

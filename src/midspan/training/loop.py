@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.optim import SGD, AdamW, Optimizer
 
 from midspan import progress
@@ -22,17 +21,22 @@ from midspan.encoders import Encoder
 from midspan.errors import Interrupted, RunError
 from midspan.losses import RecognitionLoss
 from midspan.methods import Method
-from midspan.spaces import FloatArray, IntArray
-from midspan.training import learners
+from midspan.spaces import IntArray
 from midspan.training.augment import chain
+from midspan.training.batch_norm import synchronised
 from midspan.training.checkpoint import Position, load_checkpoint, save_checkpoint
+from midspan.training.distributed import ALONE, Agreement, Processes
+from midspan.training.divided import divided_epochs, epoch_batches, recluster
+from midspan.training.feed import Feed
 from midspan.training.interrupt import interruptible
 from midspan.training.samplers import Balanced, Sampler, Shuffled
 from midspan.training.settings import TrainSettings
-from midspan.training.step import Shown, Step
+from midspan.training.step import Step
 from midspan.training.variations import Variations
 
 OnEpoch = Callable[[Mapping[str, float]], None]
+
+NOTHING, SAVE, STOP = 0, 1, 2  # what a process may wish after a step; the largest is done by all
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +58,15 @@ def fit(
     settings: TrainSettings,
     seed: int,
     device: torch.device,
+    team: Processes = ALONE,
     checkpoint: Path | None = None,
     on_epoch: OnEpoch | None = None,
     show_progress: bool = True,
 ) -> float:
-    """Train to the end, or on from `checkpoint`. Returns the seconds of training."""
+    """Train to the end, or on from `checkpoint`. Returns the seconds of training.
+
+    The first process of the team writes, tells and shows; the state is the same in all.
+    """
     modules = Step(
         encoder=task.encoder,
         loss=task.loss,
@@ -73,30 +81,55 @@ def fit(
     position = Position()
     if checkpoint is not None and checkpoint.exists():
         position = load_checkpoint(checkpoint, modules=modules, optimiser=optimiser)
+    learning = team.wrapped(modules, device)
     sampler = make_sampler(settings)
-    labels = torch.from_numpy(task.labels)
-    augmentations = chain(settings.augment)
+    feed = Feed(
+        load=task.load,
+        labels=task.labels,
+        old_vectors=task.old_vectors,
+        augmentations=chain(settings.augment),
+        variations=task.variations,
+        team=team,
+        device=device,
+    )
     steps = len(sampler.batches(task.labels, seed=seed, epoch=0))  # the same in every epoch
     modules.train()
 
     def save() -> None:
-        if checkpoint is not None:
+        if checkpoint is not None and team.first:
             save_checkpoint(checkpoint, modules=modules, optimiser=optimiser, position=position)
 
     total = settings.epochs * len(task.labels)
     last_save = started = time.perf_counter()
     before = position.seconds
     sums = {name: torch.tensor(value, device=device) for name, value in position.sums.items()}
+    agree = Agreement(team)
     with (
-        progress.bar("train", total=total, unit="images", show=show_progress) as done,
+        progress.bar(
+            "train", total=total, unit="images", show=show_progress and team.first
+        ) as done,
         interruptible() as interrupted,
+        synchronised(task.encoder, world=team.world),
     ):
         for epoch in range(position.epoch, settings.epochs):
             divided = epoch < divided_epochs(settings)
             if divided and position.step == 0 and epoch % settings.recluster_epochs == 0:
-                recluster(modules, task, settings=settings, seed=seed, first=epoch == 0)
+                recluster(
+                    modules,
+                    load=task.load,
+                    settings=settings,
+                    seed=seed,
+                    again=epoch > 0,
+                    team=team,
+                )
             batches = epoch_batches(
-                modules, task, sampler, divided=divided, steps=steps, seed=seed, epoch=epoch
+                modules,
+                task.labels,
+                sampler,
+                divided=divided,
+                steps=steps,
+                seed=seed,
+                epoch=epoch,
             )
             for step in range(position.step, steps):
                 global_step = epoch * steps + step
@@ -106,26 +139,13 @@ def fit(
                     group["lr"] = rate * group["factor"]
 
                 learner, rows = batches[step]
-                images = task.load(rows).to(device, non_blocking=True)
-                for augmentation in augmentations:
-                    images = augmentation(images, torch.default_generator)
-                varied = None
-                if task.variations is not None:
-                    images, varied = task.variations(images, rows, torch.default_generator)
-                index = torch.from_numpy(rows)
-                target = labels[index].to(device, non_blocking=True)
-                old = None if task.old_vectors is None else task.old_vectors[index].to(device)
-                shown = Shown(
-                    images=images,
-                    labels=target,
-                    rows=index,
-                    old=old,
+                shown = feed(
+                    rows,
+                    learner=learner,
                     epoch=epoch,
                     progress=global_step / (settings.epochs * steps),
-                    learner=learner,
-                    variations=varied,
                 )
-                terms = modules(shown)
+                terms = learning(shown)
                 loss = torch.stack(list(terms.values())).sum()
                 optimiser.zero_grad(set_to_none=True)
                 loss.backward()  # type: ignore[no-untyped-call]
@@ -138,83 +158,33 @@ def fit(
                 position.step, position.seen = step + 1, position.seen + len(rows)
                 done(len(rows))
                 now = time.perf_counter()
-                stop = interrupted()
-                if stop or now - last_save >= settings.checkpoint_seconds:
+                wish = NOTHING
+                if interrupted():
+                    wish = STOP
+                elif team.first and now - last_save >= settings.checkpoint_seconds:
+                    wish, last_save = SAVE, now
+                agreed = agree(wish)
+                if agreed:
                     position.seconds = before + now - started
                     position.sums = {name: float(value) for name, value in sums.items()}
                     save()
                     last_save = time.perf_counter()
-                if stop:
+                if agreed == STOP:
                     raise Interrupted(
                         f"stopped in epoch {epoch + 1} of {settings.epochs} at step {step + 1} of "
                         f"{steps}; the same command goes on from here"
                     )
             means = {name: float(value) / steps for name, value in sums.items()}
             check_finite(means, epoch=epoch)
-            if on_epoch is not None:
+            if on_epoch is not None and team.first:
                 last = learning_rate(settings, step=(epoch + 1) * steps - 1, steps_per_epoch=steps)
                 on_epoch({"epoch": epoch + 1, "lr": last, "images": position.seen, **means})
             position = Position(epoch=epoch + 1, seconds=before + time.perf_counter() - started)
             sums = {}
+        agree.close()
     save()
     modules.eval()
     return position.seconds
-
-
-def divided_epochs(settings: TrainSettings) -> int:
-    """Epochs in which learners have clusters of their own; the rest is for the whole embedding."""
-    if settings.learners == 1:
-        return 0
-    return settings.epochs - math.ceil(settings.conquer * settings.epochs)
-
-
-def recluster(step: Step, task: Task, *, settings: TrainSettings, seed: int, first: bool) -> None:
-    """Group the training images anew by their present vectors; learners keep their clusters."""
-    vectors = embed_rows(step.encoder, task, batch_size=settings.batch_size)
-    found = learners.cluster(vectors, count=settings.learners, seed=seed)
-    if not first:
-        before = step.clusters.cpu().numpy()
-        found = learners.match(found, before, count=settings.learners)
-    step.clusters.copy_(torch.from_numpy(found))
-
-
-@torch.inference_mode()
-def embed_rows(encoder: Encoder, task: Task, *, batch_size: int) -> FloatArray:
-    """Unit vectors (N, D) of all training images as they are now, without augmentation."""
-    device = encoder.device
-    encoder.eval()
-    parts = []
-    for start in range(0, len(task.labels), batch_size):
-        rows = np.arange(start, min(start + batch_size, len(task.labels)))
-        parts.append(F.normalize(encoder(task.load(rows).to(device)).float()).cpu().numpy())
-    encoder.train()
-    return np.concatenate(parts)
-
-
-def epoch_batches(
-    step: Step,
-    task: Task,
-    sampler: Sampler,
-    *,
-    divided: bool,
-    steps: int,
-    seed: int,
-    epoch: int,
-) -> list[tuple[int | None, IntArray]]:
-    """(learner, rows) of each step of the epoch; no learner: the whole embedding learns."""
-    if not divided:
-        return [(None, rows) for rows in sampler.batches(task.labels, seed=seed, epoch=epoch)]
-    return [
-        *learners.batches(
-            step.clusters.cpu().numpy(),
-            task.labels,
-            sampler=sampler,
-            count=step.learners,
-            steps=steps,
-            seed=seed,
-            epoch=epoch,
-        )
-    ]
 
 
 def make_optimiser(modules: nn.Module, settings: TrainSettings) -> Optimizer:

@@ -20,8 +20,10 @@ from midspan.errors import DataError, FormatError, UnknownId
 from midspan.losses import RecognitionLoss
 from midspan.methods import OldArtifacts, OldClassifier
 from midspan.spaces import Embeddings, IntArray, Space, fingerprint
+from midspan.training.distributed import Processes
 from midspan.training.folders import CLASSIFIER
 from midspan.training.inputs import Inputs, Items
+from midspan.training.old_file import artifacts_path, is_whole, read_artifacts, write_artifacts
 from midspan.training.settings import OldSettings
 
 
@@ -73,16 +75,53 @@ def content_key(items: Items) -> str:
     return fingerprint(ids, items.source.signature())
 
 
-def artifacts(old: OldModel, inputs: Inputs, *, show_progress: bool) -> OldArtifacts:
-    vectors = old.embed(inputs.train, show_progress=show_progress)
-    return OldArtifacts.measure(
-        space=old.space,
-        vectors=torch.from_numpy(vectors.vectors),
+def artifacts(
+    old: OldModel | None,
+    settings: OldSettings,
+    inputs: Inputs,
+    *,
+    team: Processes,
+    show_progress: bool,
+) -> OldArtifacts:
+    """From a file of the cache that the first process of each machine makes, and all map.
+
+    `old` is wanted in that process alone.
+    """
+
+    def make() -> Path:
+        assert old is not None
+        return _made(old, inputs, show_progress=show_progress)
+
+    path = team.once_a_machine(make)
+    classifier, names = (None, ()) if settings.run is None else read_classifier(Path(settings.run))
+    return read_artifacts(
+        path,
         labels=torch.from_numpy(inputs.labels),
-        num_classes=len(inputs.class_names),
-        classifier=old.classifier,
-        label_map=torch.from_numpy(label_map(inputs.class_names, old.class_names)),
+        classifier=classifier,
+        label_map=torch.from_numpy(label_map(inputs.class_names, names)),
     )
+
+
+def _made(old: OldModel, inputs: Inputs, *, show_progress: bool) -> Path:
+    labels, classes = inputs.labels, len(inputs.class_names)
+    # of a file of vectors nobody vouches for what is in it: the vectors themselves are the key
+    stored = old.embed(inputs.train, show_progress=False) if old.encoder is None else None
+    content = content_key(inputs.train) if stored is None else stored.vectors.tobytes()
+    path = artifacts_path(old.space.fingerprint, content, labels.tobytes(), str(classes))
+    if not is_whole(path):
+        if stored is None:
+            assert old.encoder is not None
+            stored = old.encoder.embed(inputs.train, progress=show_progress)
+        write_artifacts(
+            path,
+            OldArtifacts.measure(
+                space=old.space,
+                vectors=torch.from_numpy(stored.vectors),
+                labels=torch.from_numpy(labels),
+                num_classes=classes,
+            ),
+        )
+    return path
 
 
 def label_map(new: Sequence[str], old: Sequence[str]) -> IntArray:

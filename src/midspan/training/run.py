@@ -15,18 +15,20 @@ import torch
 from midspan.bridges import Bridge
 from midspan.config import build
 from midspan.data import ImageSet
+from midspan.data.cache import CACHE_LIMIT
 from midspan.data.sources import ArraySource
 from midspan.encoders import Encoder, build_encoder, load_encoder
-from midspan.errors import ConfigError, DataError, MissingDependency
-from midspan.evaluation import evaluate
+from midspan.errors import ConfigError, MissingDependency
 from midspan.losses import LOSSES, RecognitionLoss
-from midspan.methods import METHODS, Method
+from midspan.methods import METHODS, Method, OldArtifacts
 from midspan.spaces import Embeddings
+from midspan.training.distributed import Processes, check_shared, processes
 from midspan.training.folders import TENSORBOARD, RunFolder
 from midspan.training.inputs import Inputs, Items, loader, read_inputs
 from midspan.training.loop import Task, fit
 from midspan.training.maps import load_maps, save_maps
 from midspan.training.old import OldModel, artifacts, save_classifier
+from midspan.training.scores import scores
 from midspan.training.settings import RunConfig
 from midspan.training.variations import Variations, make_variations
 
@@ -67,17 +69,40 @@ def train(
     """Train one encoder. A finished run is not repeated, a stopped one goes on where it was."""
     if not isinstance(config, RunConfig):
         config = RunConfig.load(config)
-    folder = RunFolder.open(Path(out), config, restart=restart)
-    if folder.finished:
+    with processes(device) as (team, where):
+        return _train(
+            config,
+            Path(out),
+            restart=restart,
+            team=team,
+            device=where,
+            show=progress and team.first,
+        )
+
+
+def _train(
+    config: RunConfig,
+    out: Path,
+    *,
+    restart: bool,
+    team: Processes,
+    device: torch.device,
+    show: bool,
+) -> RunResult:
+    """The same in every process of the team, except that the first alone writes and judges."""
+    finished = team.once(lambda: RunFolder.open(out, config, restart=restart).finished)
+    folder = RunFolder(out)
+    check_shared(folder.path, team)
+    if finished:
         return RunResult(folder.path, _trained(folder), folder.metrics())
-    where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
 
     inputs = read_inputs(config)
-    old = OldModel.load(config.old) if config.old is not None else None
+    # of the others none needs the old encoder itself: what they know of it is in a shared file
+    old = OldModel.load(config.old) if config.old is not None and team.first_here else None
     torch.manual_seed(config.seed)  # class rows and what a method learns
     encoder = _new_encoder(config, inputs)
-    inputs = _decoded(inputs, encoder, show_progress=progress)
-    loss, method, old_vectors = _prepared(config, inputs, old, show_progress=progress)
+    inputs = _decoded(inputs, encoder, team=team, show_progress=show)
+    loss, method, known = _prepared(config, inputs, old, team=team, show_progress=show)
 
     seconds = fit(
         Task(
@@ -86,41 +111,48 @@ def train(
             method=method,
             load=loader(encoder, inputs.train),
             labels=inputs.labels,
-            old_vectors=old_vectors,
-            variations=_variations(config, inputs.train),
+            old_vectors=None if known is None else known.vectors,
+            variations=_variations(config, inputs.train, team=team),
         ),
         settings=config.train,
         seed=config.seed,
-        device=where,
+        device=device,
+        team=team,
         checkpoint=folder.checkpoint,
-        on_epoch=_epoch_log(folder, tensorboard=config.train.tensorboard),
-        show_progress=progress,
+        on_epoch=_epoch_log(folder, tensorboard=config.train.tensorboard) if team.first else None,
+        show_progress=show,
     )
-    if old is not None and "direct" in method.directions:
-        encoder.compatible_with = (old.space.fingerprint,)
-    encoder.save(folder.encoder)
-    save_classifier(folder.path, loss, inputs.class_names, sub_embeddings=encoder.sub_embeddings)
-    bridges: Mapping[str, Bridge] = {}
-    if old is not None:
-        bridges = save_maps(
-            method.maps(),
-            run=folder.path,
-            new=encoder.space,
-            old=old.space,
-            images=len(inputs.labels),
+    if known is not None and "direct" in method.directions:
+        encoder.compatible_with = (known.space.fingerprint,)
+
+    def finish() -> dict[str, Any]:
+        encoder.save(folder.encoder)
+        save_classifier(
+            folder.path, loss, inputs.class_names, sub_embeddings=encoder.sub_embeddings
         )
-    metrics = {
-        "name": config.name,
-        "method": config.method["name"],
-        "train_images": len(inputs.labels),
-        "train_classes": len(inputs.class_names),
-        "skipped_images": [str(item) for item in getattr(inputs.train, "skipped", ())],
-        "train_seconds": round(seconds, 3),
-        **_scores(config, inputs.test, encoder, old, bridges, show_progress=progress),
-    }
-    folder.write_metrics(metrics)
-    folder.checkpoint.unlink(missing_ok=True)  # the encoder is saved: nothing to resume
-    return RunResult(folder.path, encoder, metrics)
+        bridges: Mapping[str, Bridge] = {}
+        if old is not None:
+            bridges = save_maps(
+                method.maps(),
+                run=folder.path,
+                new=encoder.space,
+                old=old.space,
+                images=len(inputs.labels),
+            )
+        metrics = {
+            "name": config.name,
+            "method": config.method["name"],
+            "train_images": len(inputs.labels),
+            "train_classes": len(inputs.class_names),
+            "skipped_images": [str(item) for item in getattr(inputs.train, "skipped", ())],
+            "train_seconds": round(seconds, 3),
+            **scores(config, inputs.test, encoder, old, bridges, show_progress=show),
+        }
+        folder.write_metrics(metrics)
+        folder.checkpoint.unlink(missing_ok=True)  # the encoder is saved: nothing to resume
+        return metrics
+
+    return RunResult(folder.path, encoder, team.once(finish))
 
 
 def _trained(folder: RunFolder) -> Encoder:
@@ -163,8 +195,12 @@ def _new_encoder(config: RunConfig, inputs: Inputs) -> Encoder:
     return encoder
 
 
-def _decoded(inputs: Inputs, encoder: Encoder, *, show_progress: bool) -> Inputs:
-    """Decode all images once. Those that cannot be decoded leave, the training ones with labels."""
+def _decoded(inputs: Inputs, encoder: Encoder, *, team: Processes, show_progress: bool) -> Inputs:
+    """Decode all images once. Those that cannot be decoded leave, the training ones with labels.
+
+    Several processes of a machine share one file of pixels, which is mapped; the test images are
+    for the first one, which judges.
+    """
     if not isinstance(inputs.train, ImageSet) or not encoder.takes_images:
         return inputs
     shape = encoder.preprocessing
@@ -175,24 +211,35 @@ def _decoded(inputs: Inputs, encoder: Encoder, *, show_progress: bool) -> Inputs
             width=shape.width,
             channels=shape.channels,
             fit=shape.fit,
+            limit=CACHE_LIMIT if team.world == 1 else 0,
             progress=show_progress,
         )
 
-    train = decode(inputs.train)
+    images = inputs.train
+    if team.world > 1:
+        team.once_a_machine(lambda: len(decode(images)))  # the others find the file
+    train = decode(images)
     labels = inputs.labels
     if len(train) < len(labels):
         labels = labels[np.isin(inputs.train.ids, train.ids)]  # both in the same order
-    test = decode(inputs.test) if isinstance(inputs.test, ImageSet) else inputs.test
+    test = inputs.test
+    if isinstance(test, ImageSet):
+        test = decode(test) if team.first else None
     return Inputs(train, labels, inputs.class_names, test)
 
 
 def _prepared(
-    config: RunConfig, inputs: Inputs, old: OldModel | None, *, show_progress: bool
-) -> tuple[RecognitionLoss, Method, torch.Tensor | None]:
+    config: RunConfig,
+    inputs: Inputs,
+    old: OldModel | None,
+    *,
+    team: Processes,
+    show_progress: bool,
+) -> tuple[RecognitionLoss, Method, OldArtifacts | None]:
     loss: RecognitionLoss = build(LOSSES, config.loss, what="loss")
     _check_confidence(config, loss)
     method: Method = build(METHODS, config.method, what="method")
-    if method.uses_old and old is None:
+    if method.uses_old and config.old is None:
         raise ConfigError(
             f"method {config.method['name']!r} needs the old encoder: add [old] with "
             "run = 'RUN FOLDER' or embeddings = 'VECTORS.npz'"
@@ -200,16 +247,16 @@ def _prepared(
     classes, dim = len(inputs.class_names), config.encoder.dim
     loss.prepare(num_classes=classes, dim=dim)
     known = None
-    if method.uses_old and old is not None:
-        known = artifacts(old, inputs, show_progress=show_progress)
+    if method.uses_old and config.old is not None:
+        known = artifacts(old, config.old, inputs, team=team, show_progress=show_progress)
     method.prepare(old=known, num_classes=classes, dim=dim)
     rows = method.fixed_rows()
     if rows is not None:
         loss.fix_rows(rows)
-    return loss, method, None if known is None else known.vectors
+    return loss, method, known
 
 
-def _variations(config: RunConfig, items: Items) -> Variations | None:
+def _variations(config: RunConfig, items: Items, *, team: Processes) -> Variations | None:
     if config.variations is None:
         return None
     if isinstance(items, Embeddings):
@@ -220,6 +267,7 @@ def _variations(config: RunConfig, items: Items) -> Variations | None:
         dim=config.encoder.dim,
         sub_embeddings=config.sub_embeddings,
         seed=config.seed,
+        team=team,
     )
 
 
@@ -235,63 +283,6 @@ def _check_confidence(config: RunConfig, loss: RecognitionLoss) -> None:
             f"[encoder] confident = true, but nothing teaches the confidences: [loss] name = "
             f"{name!r} does not use them; take name = 'url', or drop confident"
         )
-
-
-def _scores(
-    config: RunConfig,
-    test: Items | None,
-    encoder: Encoder,
-    old: OldModel | None,
-    bridges: Mapping[str, Bridge],
-    *,
-    show_progress: bool,
-) -> dict[str, Any]:
-    """Self of the new encoder, cross and self of the old one, on classes none of them has seen."""
-    if test is None:
-        return {"scores": {}, "note": "no test split: nothing was evaluated"}
-    wanted = config.evaluate
-    if not wanted.metrics:
-        return {"scores": {}, "note": "[evaluate] metrics = []: nothing was evaluated"}
-    new = encoder.embed(test, progress=show_progress)
-
-    def score(query: Embeddings, gallery: Embeddings | None) -> dict[str, float]:
-        result = evaluate(
-            query,
-            gallery,
-            metrics=wanted.metrics,
-            exclude_column=wanted.exclude_column,
-            direct=True,  # measuring an incompatible pair is the point of the cross test
-        )
-        return {metric: result.mean(metric) for metric in wanted.metrics}
-
-    detail = {"self": score(new, None)}
-    note = None
-    if old is not None:
-        try:
-            stored = old.embed(test, show_progress=show_progress)
-        except DataError as error:
-            note = f"no cross test: {error}"
-        else:
-            detail["old_self"] = score(stored, None)
-            if bridges:  # such an encoder is not meant to be compared as it is
-                detail["cross_backward"] = score(bridges["backward"].transform(new), stored)
-                detail["cross_forward"] = score(new, bridges["forward"].transform(stored))
-            elif stored.space.dim == new.space.dim:
-                detail["cross"] = score(new, stored)
-            else:
-                note = f"no direct cross test: old dim {stored.space.dim}, new {new.space.dim}"
-    first = wanted.metrics[0]
-    scores = {name: values[first] for name, values in detail.items()}
-    cross = {name: value for name, value in scores.items() if name.startswith("cross")}
-    best = max(cross, key=lambda name: cross[name]) if cross else None
-    return {
-        "test_items": len(new),
-        "metric": first,
-        "scores": {**scores, "cross_best": scores[best]} if best else scores,
-        "detail": detail,
-        **({"best_cross": best} if best else {}),
-        **({"note": note} if note else {}),
-    }
 
 
 def _epoch_log(folder: RunFolder, *, tensorboard: bool) -> Callable[[Mapping[str, float]], None]:

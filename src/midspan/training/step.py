@@ -12,14 +12,16 @@ from torch import Tensor, nn
 from midspan.encoders import Encoder
 from midspan.losses import RecognitionLoss
 from midspan.losses.decorrelation import Decorrelation
+from midspan.losses.gather import gather_rows
 from midspan.methods import Batch, Method
+from midspan.training.distributed import own_draws
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What the network is shown in one step."""
+    """What the network is shown in one step: B images, of which b ≤ B are in this process."""
 
-    images: Tensor  # (B, …) network input
+    images: Tensor  # (b, …) network input
     labels: Tensor  # (B,)
     rows: Tensor  # (B,) rows of the training set
     old: Tensor | None  # (B, D_old)
@@ -27,10 +29,14 @@ class Shown:
     progress: float
     learner: int | None = None  # the slice of the embedding that learns; None: the whole
     variations: Tensor | None = None  # (B, M) 0 or 1, what was done to each image
+    shares: tuple[int, ...] | None = None  # the b of each process; None: there is one
 
 
 class Step(nn.Module):
-    """Encoder, losses and method: all that learns. A wrapper for many GPUs wraps this."""
+    """Encoder, losses and method: all that learns. A wrapper for many GPUs wraps this.
+
+    Each process encodes its own images; losses and method see the vectors of all processes.
+    """
 
     clusters: Tensor  # (N,) for Divide & Conquer, else (0,)
 
@@ -58,10 +64,13 @@ class Step(nn.Module):
         self.autocast = autocast  # of the encoder alone: losses on cosines want float32
 
     def forward(self, shown: Shown) -> dict[str, Tensor]:
-        with self.autocast():
+        shares = shown.shares or (len(shown.images),)
+        with self.autocast(), own_draws(shown.images.device):
             encoded = self.encoder.encode(shown.images)
-        vectors = encoded.vectors.float()  # (B, D)
-        confidence = None if encoded.confidence is None else encoded.confidence.float()
+        vectors = gather_rows(encoded.vectors.float(), shares)  # (B, D)
+        confidence = encoded.confidence
+        if confidence is not None:
+            confidence = gather_rows(confidence.float(), shares)  # (B, K)
         seen = self.method.mix(vectors, old=shown.old, labels=shown.labels)
         logits = self.loss.confident_logits(seen, confidence)
         if shown.learner is None:

@@ -19,6 +19,7 @@ from midspan.data import ImageSet
 from midspan.losses.decorrelation import Decorrelation
 from midspan.spaces import IntArray
 from midspan.training.attributes import AttributeNet, mine
+from midspan.training.distributed import ALONE, Processes
 from midspan.training.draws import Draws
 from midspan.training.settings import VariationSettings
 
@@ -55,7 +56,13 @@ class Variations:
 
 
 def make_variations(
-    settings: VariationSettings, *, images: ImageSet, dim: int, sub_embeddings: int, seed: int
+    settings: VariationSettings,
+    *,
+    images: ImageSet,
+    dim: int,
+    sub_embeddings: int,
+    seed: int,
+    team: Processes = ALONE,
 ) -> Variations:
     """As a run file wants them; attributes are mined once, from the images as they are."""
     for name in settings.names:
@@ -63,7 +70,7 @@ def make_variations(
     known = None
     if settings.attributes is not None:
         net = AttributeNet.load(settings.attributes)
-        known = mine(net, images, threshold=settings.threshold)
+        known = team.once(lambda: mine(net, images, threshold=settings.threshold))
     decorrelation = None
     if settings.variation_weight or settings.confusion_weight:
         decorrelation = Decorrelation(

@@ -1,0 +1,263 @@
+"""What one process and several must do alike. Run as a script, it is one of several processes.
+
+    RANK=0 LOCAL_RANK=0 WORLD_SIZE=2 MASTER_ADDR=… MASTER_PORT=… python -m tests.training.team DIR
+
+Each case is a function (team, folder) → named tensors; `folder` holds what the test has prepared.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from midspan.config import build
+from midspan.encoders import Encoder, build_encoder
+from midspan.errors import Interrupted
+from midspan.losses import LOSSES, RecognitionLoss
+from midspan.losses.gather import gather_rows
+from midspan.methods import METHODS, Method, OldArtifacts
+from midspan.spaces import IntArray, Space
+from midspan.training.batch_norm import synchronised
+from midspan.training.distributed import Processes, processes
+from midspan.training.loop import Task, fit
+from midspan.training.settings import TrainSettings, VariationSettings
+from midspan.training.variations import Variations, make_variations
+from tests.training.test_attributes import striped
+
+Case = Callable[[Processes, Path], Mapping[str, Tensor]]
+
+CPU = torch.device("cpu")
+CLASSES, DIM, FEATURES, IMAGES = 5, 8, 6, 71
+# 71 = 4 · 15 + 11: shares of 7 and 8, at the end of 5 and 6
+SETTINGS = TrainSettings(
+    epochs=2, batch_size=15, warmup_epochs=0.0, lr=0.05, optimiser="sgd", checkpoint_seconds=1e9
+)
+PAIRS = replace(SETTINGS, sampler="balanced", classes_per_batch=5, images_per_class=3)
+
+
+def labels() -> IntArray:
+    return np.arange(IMAGES, dtype=np.int64) % CLASSES
+
+
+def features() -> Tensor:
+    """Clouds that overlap, so that every loss has something to do to the end."""
+    rng = np.random.default_rng(0)
+    centres = rng.normal(size=(CLASSES, FEATURES))
+    return torch.from_numpy(
+        (centres[labels()] + rng.normal(size=(IMAGES, FEATURES))).astype(np.float32)
+    )
+
+
+def old_artifacts() -> OldArtifacts:
+    generator = torch.Generator().manual_seed(1)
+    return OldArtifacts.measure(
+        space=Space("old", DIM),
+        vectors=features() @ torch.randn(FEATURES, DIM, generator=generator),
+        labels=torch.from_numpy(labels()),
+        num_classes=CLASSES,
+    )
+
+
+def on_vectors(
+    loss: Mapping[str, object],
+    method: str,
+    *,
+    load: Callable[[IntArray], Tensor] | None = None,
+) -> Task:
+    inputs = features()
+    encoder = build_encoder(
+        backbone="vectors", dim=DIM, seed=0, settings={"inputs": FEATURES, "hidden": 12}
+    )
+    torch.manual_seed(0)
+    recognition: RecognitionLoss = build(LOSSES, loss, what="loss")
+    recognition.prepare(num_classes=CLASSES, dim=DIM)
+    way: Method = build(METHODS, {"name": method}, what="method")
+    old = old_artifacts() if way.uses_old else None
+    way.prepare(old=old, num_classes=CLASSES, dim=DIM)
+    return Task(
+        encoder=encoder,
+        loss=recognition,
+        method=way,
+        load=load or (lambda rows: inputs[torch.from_numpy(rows)]),
+        labels=labels(),
+        old_vectors=None if old is None else old.vectors,
+    )
+
+
+def on_images() -> Task:
+    """URL's loss on varied images: confidences, variations and batch norm over pixels."""
+    pictures = striped(IMAGES)
+    pixels = torch.from_numpy(
+        pictures.load(np.arange(IMAGES), height=12, width=12, channels=1)
+    ).float()
+    encoder: Encoder = build_encoder(
+        backbone="small-cnn",
+        dim=DIM,
+        size=12,
+        channels=1,
+        seed=0,
+        sub_embeddings=4,
+        confident=True,
+    )
+    torch.manual_seed(0)
+    loss: RecognitionLoss = build(LOSSES, {"name": "url", "margin": 2.0}, what="loss")
+    loss.prepare(num_classes=CLASSES, dim=DIM)
+    variations: Variations = make_variations(
+        VariationSettings(), images=pictures, dim=DIM, sub_embeddings=4, seed=0
+    )
+    way: Method = build(METHODS, {"name": "independent"}, what="method")
+    return Task(
+        encoder=encoder,
+        loss=loss,
+        method=way,
+        load=lambda rows: pixels[torch.from_numpy(rows)].permute(0, 3, 1, 2) / 127.5 - 1,
+        labels=labels(),
+        old_vectors=None,
+        variations=variations,
+    )
+
+
+def trained(
+    task: Task, settings: TrainSettings, team: Processes, *, checkpoint: Path | None = None
+) -> dict[str, Tensor]:
+    """Every term of every epoch, and all that was learnt or is kept."""
+    lines: list[Mapping[str, float]] = []
+    fit(
+        task,
+        settings=settings,
+        seed=3,
+        device=CPU,
+        team=team,
+        checkpoint=checkpoint,
+        on_epoch=lines.append,
+        show_progress=False,
+    )
+    modules = {"encoder": task.encoder, "loss": task.loss, "method": task.method}
+    found = {
+        f"{kind}.{name}": value.clone()
+        for kind, module in modules.items()
+        for name, value in module.state_dict().items()
+    }
+    if team.first:
+        found |= {
+            f"epoch {line['epoch']:.0f} {name}": torch.tensor(value)
+            for line in lines
+            for name, value in line.items()
+        }
+    return found
+
+
+COSFACE = {"name": "cosface", "scale": 8.0, "margin": 0.1}
+
+
+def by_method(name: str, *, optimiser: str = "sgd") -> Case:
+    settings = SETTINGS
+    if optimiser == "adamw":
+        settings = replace(SETTINGS, optimiser="adamw", lr=1e-3)
+    return lambda team, folder: trained(on_vectors(COSFACE, name), settings, team)
+
+
+def by_loss(name: str) -> Case:
+    return lambda team, folder: trained(on_vectors({"name": name}, "independent"), PAIRS, team)
+
+
+def divided(team: Processes, folder: Path) -> Mapping[str, Tensor]:
+    settings = replace(SETTINGS, epochs=3, learners=2, recluster_epochs=1, conquer=0.3)
+    return trained(on_vectors(COSFACE, "independent"), settings, team)
+
+
+def varied(team: Processes, folder: Path) -> Mapping[str, Tensor]:
+    settings = replace(SETTINGS, epochs=1, lr=0.01, augment=("affine", "light", "erase", "flip"))
+    return trained(on_images(), settings, team)
+
+
+STOP_AT, STEPS = 3, 5
+
+
+def stopped(checkpoint: Path, team: Processes) -> None:
+    """The last process alone is told to stop; all of them save and end, at the same step."""
+    loads = 0
+    inputs = features()
+
+    def load(rows: IntArray) -> Tensor:
+        nonlocal loads
+        loads += 1
+        if loads == STOP_AT and team.rank == team.world - 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return inputs[torch.from_numpy(rows)]
+
+    try:
+        trained(on_vectors(COSFACE, "unibct", load=load), SETTINGS, team, checkpoint=checkpoint)
+    except Interrupted:
+        return
+    raise AssertionError("nobody heard the signal")
+
+
+def resumed(team: Processes, folder: Path) -> Mapping[str, Tensor]:
+    """On from what one process has left, while another checkpoint is left for one process."""
+    if team.world > 1:
+        stopped(folder / "by-many.safetensors", team)
+    checkpoint = folder / "by-one.safetensors"
+    return trained(on_vectors(COSFACE, "unibct"), SETTINGS, team, checkpoint=checkpoint)
+
+
+def norms(team: Processes, folder: Path) -> Mapping[str, Tensor]:
+    """Batch norm of a batch in unequal shares: values, gradients, running statistics."""
+    found: dict[str, Tensor] = {}
+    generator = torch.Generator().manual_seed(0)
+    for name, layer, shape in (
+        ("1d", nn.BatchNorm1d(3), (7, 3)),
+        ("2d", nn.BatchNorm2d(3, momentum=None), (5, 3, 2, 2)),
+        ("plain", nn.BatchNorm1d(3, affine=False), (7, 3, 4)),
+    ):
+        x = (4 * torch.randn(*shape, generator=generator) + 9).double().requires_grad_()
+        wanted = torch.randn(*shape, generator=generator).double()
+        layer.double()
+        own = team.share(len(x))
+        with synchronised(layer, world=team.world):
+            for _ in range(2):
+                out = gather_rows(layer(x[own]), team.shares(len(x)))
+        (out * wanted).sum().backward()  # type: ignore[no-untyped-call]
+        assert x.grad is not None
+        mine = torch.zeros_like(x.grad)
+        mine[own] = x.grad[own] / team.world  # what DDP's mean is for
+        parts = torch.stack(team.all(mine)).sum(0)
+        found |= {f"{name} out": out.detach(), f"{name} gradient": parts}
+        found |= {f"{name} {key}": value for key, value in layer.state_dict().items()}
+        found[f"{name} eval"] = layer.eval()(x).detach()
+    return found
+
+
+CASES: dict[str, Case] = {
+    **{
+        name: by_method(name)
+        for name in ("independent", "bct", "hot_refresh", "unibct", "advbct", "mixbct", "lce")
+    },
+    "adamw": by_method("independent", optimiser="adamw"),
+    **{name: by_loss(name) for name in ("triplet", "supcon", "margin", "proxy-anchor")},
+    "divided": divided,
+    "varied": varied,
+    "resumed": resumed,
+    "norms": norms,
+}
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    with processes("cpu") as (team, _):
+        for name, case in CASES.items():
+            found = {key: value.contiguous() for key, value in case(team, folder).items()}
+            save_file(found, folder / f"{name}.{team.rank}.safetensors")
+
+
+if __name__ == "__main__":
+    main()

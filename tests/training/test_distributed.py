@@ -1,0 +1,176 @@
+"""Two real processes (gloo) against one: the same losses and weights at equal global batch.
+
+Tolerance: two processes add up in another order, in float32. After the ten steps of these cases
+every loss and weight is within 1e-5 of the other's, relative to the largest of its tensor; with
+AdamW, which divides by the size of the gradient also where that is next to nothing, within 2e-3.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from midspan.errors import ConfigError, RunError
+from midspan.training.batch_norm import synchronised
+from midspan.training.distributed import ALONE, Agreement, Processes, processes
+from midspan.training.feed import Feed
+from tests.training import team as cases
+
+TOLERANCE = 1e-5
+OTHERWISE = {"adamw": 2e-3, "norms": 1e-10}
+ROOT = Path(__file__).parents[2]
+WORLD = 2
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All cases in two processes, started once."""
+    folder = tmp_path_factory.mktemp("team")
+    cases.stopped(folder / "by-one.safetensors", ALONE)
+    (folder / "alone").mkdir()
+    shutil.copy(folder / "by-one.safetensors", folder / "alone")
+    environment = {
+        **os.environ,
+        "WORLD_SIZE": str(WORLD),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "TORCH_CPP_LOG_LEVEL": "ERROR",
+    }
+    with ExitStack() as opened:
+        started = []
+        for rank in range(WORLD):
+            told = opened.enter_context((folder / f"{rank}.err").open("w"))
+            process = subprocess.Popen(
+                [sys.executable, "-W", "error", "-m", "tests.training.team", str(folder)],
+                cwd=ROOT,
+                env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                stderr=told,
+            )
+            started.append(opened.enter_context(process))
+            opened.callback(process.kill)
+        for rank, process in enumerate(started):
+            code = process.wait(timeout=600)
+            assert code == 0, (folder / f"{rank}.err").read_text()
+    return folder
+
+
+def same(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor], tolerance: float) -> None:
+    assert set(found) == set(wanted)
+    for name, value in wanted.items():
+        scale = max(1e-3, float(value.double().abs().max())) if value.numel() else 1.0
+        torch.testing.assert_close(
+            found[name],
+            value,
+            rtol=0,
+            atol=tolerance * scale,
+            msg=lambda text, name=name: f"{name}: {text}",  # type: ignore[misc]
+        )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", cases.CASES)
+def test_two_processes_do_what_one_does(folder: Path, name: str) -> None:
+    wanted = cases.CASES[name](ALONE, folder / "alone")
+    assert wanted
+    first, second = (load_file(folder / f"{name}.{rank}.safetensors") for rank in range(WORLD))
+    same(first, wanted, OTHERWISE.get(name, TOLERANCE))
+    for key, value in second.items():  # no process drifts away
+        assert torch.equal(value, first[key]), key
+
+
+@pytest.mark.slow
+def test_one_process_goes_on_where_two_have_stopped(folder: Path) -> None:
+    checkpoint = folder / "by-many.safetensors"
+    whole = cases.CASES["unibct"](ALONE, folder)
+    before = load_file(checkpoint)
+    found = cases.trained(
+        cases.on_vectors(cases.COSFACE, "unibct"), cases.SETTINGS, ALONE, checkpoint=checkpoint
+    )
+    same(found, whole, TOLERANCE)
+    after = load_file(checkpoint)
+    assert any(not torch.equal(before[name], after[name]) for name in before)  # it had work to do
+
+
+@pytest.mark.parametrize(("total", "world"), [(16, 4), (15, 4), (4, 4), (7, 3), (5, 1)])
+def test_shares_cover_the_batch(total: int, world: int) -> None:
+    teams = [Processes(rank=rank, world=world) for rank in range(world)]
+    sizes = teams[0].shares(total)
+    rows = [np.arange(total)[team.share(total)] for team in teams]
+    assert tuple(len(own) for own in rows) == sizes
+    assert np.concatenate(rows).tolist() == list(range(total))
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_one_process_alone_starts_nothing() -> None:
+    with processes("cpu") as (team, device):
+        assert (team, device.type) == (ALONE, "cpu")
+        assert not torch.distributed.is_initialized()
+        assert team.once(lambda: 5) == team.once_a_machine(lambda: 5) == 5
+        assert team.all("x") == team.to_first("x") == ["x"]
+        step = nn.Linear(2, 2)
+        assert team.wrapped(step, device) is step
+    agree = Agreement(ALONE)
+    assert [agree(wish) for wish in (0, 2, 1)] == [0, 2, 1]
+
+
+def test_a_batch_smaller_than_the_number_of_processes_is_refused() -> None:
+    feed = Feed(
+        load=lambda rows: torch.zeros(len(rows), 2),
+        labels=np.zeros(9, dtype=np.int64),
+        old_vectors=None,
+        augmentations=(),
+        variations=None,
+        team=Processes(rank=0, world=4),
+        device=torch.device("cpu"),
+    )
+    assert len(feed(np.arange(4), learner=None, epoch=0, progress=0.0).images) == 1
+    with pytest.raises(ConfigError, match="batch of 3 images cannot be shared by 4 processes"):
+        feed(np.arange(3), learner=None, epoch=0, progress=0.0)
+
+
+def test_a_batch_norm_of_another_kind_is_refused() -> None:
+    class WithActivation(nn.BatchNorm2d):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x).relu()
+
+    network = nn.Sequential(WithActivation(3))
+    with pytest.raises(ConfigError, match="WithActivation"), synchronised(network, world=2):
+        pass
+    with synchronised(network, world=1):
+        assert network(torch.randn(2, 3, 4, 4)).min() >= 0
+
+
+def test_a_gpu_is_not_chosen_by_number_under_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    with pytest.raises(ConfigError, match="CUDA_VISIBLE_DEVICES"), processes("cuda:1"):
+        pass
+    with pytest.raises(ConfigError, match="no GPU"), processes("cuda"):
+        pass
+
+
+def test_the_run_folder_must_be_seen_by_all(tmp_path: Path) -> None:
+    from midspan.training.distributed import check_shared
+
+    check_shared(tmp_path, ALONE)
+    with pytest.raises(RunError, match="storage that all machines share"):
+        check_shared(tmp_path / "elsewhere", ALONE)
