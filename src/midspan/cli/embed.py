@@ -7,11 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from midspan.cli.embed_ray import embed_set
 from midspan.cli.output import JSON_OPTION, print_json, print_table
-from midspan.errors import DataError, EncoderError
+from midspan.cli.ray_workers import GPUS, RAY, SHIP, WORKERS, workers_from
+from midspan.errors import ConfigError, DataError, EncoderError
 
 if TYPE_CHECKING:
-    from midspan.data import ImageSet
+    from midspan.data import ImageSet, Skipped
+
+Split = Literal["all", "train", "test"]
 
 
 def embed(
@@ -21,35 +25,52 @@ def embed(
     ],
     images: Annotated[Path, typer.Argument(help="Folder, .csv or .npz of images (or vectors).")],
     out: Annotated[Path, typer.Option(help="Where to write: .npz or .parquet.")],
-    split: Annotated[
-        Literal["all", "train", "test"], typer.Option(help="Which part of the images.")
-    ] = "all",
+    split: Annotated[Split, typer.Option(help="Which part of the images.")] = "all",
     strict: Annotated[bool, typer.Option(help="A broken image is an error.")] = False,
     batch_size: Annotated[int, typer.Option(min=1)] = 256,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 …")] = None,
+    ray: Annotated[str | None, RAY] = None,
+    workers: Annotated[int | None, WORKERS] = None,
+    gpus_per_worker: Annotated[float | None, GPUS] = None,
+    ship_images: Annotated[bool, SHIP] = False,
     as_json: bool = JSON_OPTION,
 ) -> None:
-    """Turn images into vectors, and keep with them the space they live in."""
-    from midspan.data import Skipped, open_images
-    from midspan.encoders import load_encoder
-    from midspan.spaces import Embeddings
+    """Turn images into vectors, and keep with them the space they live in.
 
-    loaded = load_encoder(encoder, device=device)
-    items: ImageSet | Embeddings
+    With --ray the workers of a cluster embed; this machine lists the images and writes the file.
+    """
+    from midspan.data import Skipped
+
     skipped: list[Skipped] = []
-    if loaded.takes_images:
-        items = open_images(images, strict=strict)
-        skipped += items.skipped
-        if split != "all":
-            items = items.train if split == "train" else items.test
+
+    def on_failure(name: str, why: str) -> None:
+        skipped.append(Skipped(name, why))
+
+    cluster = workers_from(ray, workers, gpus_per_worker, ship_images=ship_images)
+    if cluster is not None:
+        if device is not None:
+            raise ConfigError("--device is for this machine; with --ray give --gpus-per-worker")
+        embeddings = embed_set(
+            _images(images, split, strict=strict, skipped=skipped),
+            encoder,
+            workers=cluster,
+            ship_images=ship_images,
+            batch_size=batch_size,
+            on_failure=None if strict else on_failure,
+        )
     else:
-        items = Embeddings.load(images)
-    embeddings = loaded.embed(
-        items,
-        batch_size=batch_size,
-        device=device,
-        on_failure=None if strict else lambda name, why: skipped.append(Skipped(name, why)),
-    )
+        from midspan.encoders import load_encoder
+        from midspan.spaces import Embeddings
+
+        loaded = load_encoder(encoder, device=device)
+        embeddings = loaded.embed(
+            _images(images, split, strict=strict, skipped=skipped)
+            if loaded.takes_images
+            else Embeddings.load(images),
+            batch_size=batch_size,
+            device=device,
+            on_failure=None if strict else on_failure,
+        )
     if len(embeddings) == 0:
         raise DataError(f"{images}: nothing to embed; {len(skipped)} images could not be read")
     path = embeddings.save(out)
@@ -72,6 +93,17 @@ def embed(
     if skipped:
         rows = [[item.path, item.reason] for item in skipped]
         print_table(f"{len(rows)} images were skipped", ["image", "reason"], rows)
+
+
+def _images(images: Path, split: Split, *, strict: bool, skipped: list[Skipped]) -> ImageSet:
+    """The part that is asked for; what is no image in the whole of it goes to `skipped`."""
+    from midspan.data import open_images
+
+    found = open_images(images, strict=strict)
+    skipped += found.skipped
+    if split == "all":
+        return found
+    return found.train if split == "train" else found.test
 
 
 def export(

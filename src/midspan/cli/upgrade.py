@@ -25,13 +25,12 @@ from midspan.cli.upgrade_options import (
     Mode,
 )
 from midspan.cli.upgrade_plan import plan
+from midspan.cli.upgrade_run import run
 from midspan.cli.upgrade_sources import (
-    embed_from,
     opened,
     sample_from,
     shadow_from,
     target_from,
-    watched,
 )
 from midspan.cli.upgrade_tables import print_status, print_trail
 
@@ -69,61 +68,7 @@ def start(
         print_status(upgrade.status(), as_json=as_json)
 
 
-@app.command("run")
-def run(
-    location: Annotated[str, LOCATION],
-    embeddings: Annotated[
-        Path | None, typer.Option(help="Vectors that exist already, found by id: .npz, .parquet.")
-    ] = None,
-    encoder: Annotated[str | None, ENCODER] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Stop after so many items.")] = None,
-    max_rate: Annotated[float | None, typer.Option(help="Items a second at most.")] = None,
-    max_latency: Annotated[
-        float | None, typer.Option(help="Rest while searches take longer (99 of 100), in ms.")
-    ] = None,
-    full_speed: Annotated[
-        bool, typer.Option("--full-speed", help="No rest for searches of other processes.")
-    ] = False,
-    batch: Annotated[
-        int, typer.Option(min=1, help="Items embedded and written at once, to begin with.")
-    ] = 64,
-    shadow_old: Annotated[Path | None, SHADOW_OLD] = None,
-    shadow_new: Annotated[Path | None, SHADOW_NEW] = None,
-    max_negative_flips: Annotated[float, MAX_FLIPS] = 0.01,
-    min_retention: Annotated[float, MIN_RETENTION] = 0.95,
-    as_json: bool = JSON_OPTION,
-) -> None:
-    """The backfill. Stop it at any time, start it again, run it in several processes at once.
-
-    With shadow queries the gate is asked each 1,000 items; a FAIL pauses the upgrade.
-    """
-    from midspan.upgrade import Settings, watch
-
-    shadow = shadow_from(
-        shadow_old, shadow_new, max_negative_flips=max_negative_flips, min_retention=min_retention
-    )
-    with (
-        opened(location) as upgrade,
-        watched(upgrade.gallery, max_latency, full_speed=full_speed) as latency,
-    ):
-        report = upgrade.run(
-            embed_from(embeddings, encoder),
-            limit=limit,
-            max_rate=max_rate,
-            latency=latency,
-            check=None if shadow is None else watch(upgrade.gallery, shadow),
-            # A search that comes in the middle of a batch waits for all of it: keep them small.
-            settings=Settings(batch=batch) if latency is None else Settings(batch=batch, growth=1),
-            show=True,
-        )
-    if as_json:
-        print_json({**asdict(report), "rate": report.rate, "seconds_left": report.seconds_left})
-        return
-    print(
-        f"{report.stopped}: {report.written:,} written, {report.given_up:,} given up in "
-        f"{report.seconds:.1f} s ({report.rate:,.0f} items/s); old {report.old:,} + new "
-        f"{report.new:,} + failed {report.failed:,} = {report.all:,}"
-    )
+app.command("run")(run)
 
 
 @app.command("status")

@@ -1,0 +1,138 @@
+"""A real Ray cluster of several nodes on this machine, made by Ray's own utility."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from midspan.gallery import Gallery
+from midspan.upgrade import Settings, Upgrade
+from midspan.upgrade.cluster import ClusterReport, Workers, run_on_cluster
+from midspan.upgrade.cluster.connect import ray_module
+from tests.upgrade.cluster_world import Loader, batches
+from tests.upgrade.world import NEW, accounted, all_hold, ids, make, picture
+
+pytestmark = [pytest.mark.slow]
+STORE = 80 * 2**20  # bytes; the least that Ray takes is 75 MB
+SETTINGS = Settings(batch=8, growth=1, lease=1000, retries=2, back_off=0.02)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """A head that does no work, and two nodes with room for one worker each."""
+    ray = ray_module()
+    from ray.cluster_utils import Cluster
+
+    made = Cluster(
+        initialize_head=True,
+        head_node_args={
+            "num_cpus": 0,
+            "include_dashboard": False,
+            "object_store_memory": STORE,
+            # a dead node is known to be dead after a second instead of fifteen
+            "_system_config": {
+                "worker_niceness": 0,  # 15 otherwise: never their turn beside other tests
+                "health_check_initial_delay_ms": 1000,
+                "health_check_period_ms": 300,
+                "health_check_failure_threshold": 3,
+            },
+        },
+    )
+    for _ in range(2):
+        made.add_node(num_cpus=1, object_store_memory=STORE)
+    ray.init(made.address, log_to_driver=False, logging_level="ERROR")
+    yield made
+    ray.shutdown()
+    made.shutdown()
+
+
+@pytest.fixture
+def gallery(tmp_path: Path) -> Iterator[Gallery]:
+    with make("sqlite", tmp_path, count=400) as made:
+        Upgrade.start(made, to=NEW, order="random")
+        yield made
+
+
+class Running:
+    """A run in a thread, while the test kills and pauses."""
+
+    def __init__(self, run: Callable[[], ClusterReport]) -> None:
+        self._pool = ThreadPoolExecutor(1)
+        self._coming = self._pool.submit(run)
+        self._pool.shutdown(wait=False)
+
+    def until(self, true: Callable[[], bool]) -> None:
+        while not true():
+            assert not self._coming.done(), f"it ended before: {self._coming.result()}"
+            time.sleep(0.02)
+
+    def report(self) -> ClusterReport:
+        return self._coming.result(timeout=200)
+
+
+def check_once(gallery: Gallery, report: ClusterReport, *, count: int = 400) -> None:
+    """Nothing lost, nothing written twice, every item with the vector of its own picture."""
+    assert (report.report.stopped, report.report.written) == ("done", count)
+    assert accounted(gallery) == (0, count, 0)
+    all_hold(gallery, NEW, {id: picture(id) for id in ids(count)})
+    told = [line.details["written"] for line in gallery.trail() if line.what == "upgrade run"]
+    assert sum(told) == count
+
+
+def test_a_node_is_killed_in_the_middle(cluster: Any, gallery: Gallery, tmp_path: Path) -> None:
+    node = cluster.add_node(num_cpus=1, object_store_memory=STORE)
+    load = Loader(tmp_path, seconds=0.05)
+    workers = Workers(cluster.address, count=3)
+    running = Running(lambda: run_on_cluster(gallery, load, workers=workers, settings=SETTINGS))
+    running.until(lambda: len(batches(tmp_path)) == 3)
+    cluster.remove_node(node, allow_graceful=False)
+    report = running.report()  # a lease of 1000 s would not be over
+    check_once(gallery, report)
+    assert (report.workers, report.nodes) == (3, 3)
+    assert report.lost >= 1  # more if the place is given to the dead node again
+    assert 8 <= report.sent_again <= 16, "a worker holds two batches at most"
+    told = [line for line in gallery.trail() if line.what == "upgrade worker lost"]
+    assert sum(line.details["sent_again"] for line in told) == report.sent_again
+    worked = [id for lines in batches(tmp_path).values() for line in lines for id in line]
+    assert set(worked) == set(ids(400))
+    assert len(worked) <= 400 + report.sent_again
+
+
+def test_a_worker_is_killed(cluster: Any, gallery: Gallery, tmp_path: Path) -> None:
+    load = Loader(tmp_path, seconds=0.05, corrupt=("i0007",), missing=("i0011",))
+    workers = Workers("auto", count=2)
+    running = Running(lambda: run_on_cluster(gallery, load, workers=workers, settings=SETTINGS))
+    running.until(lambda: len(batches(tmp_path)) == 2)
+    os.kill(next(iter(batches(tmp_path))), signal.SIGKILL)
+    report = running.report()
+    assert (report.report.written, report.report.given_up, report.lost) == (398, 2, 1)
+    assert accounted(gallery) == (0, 398, 2)
+    assert {one.id: one.reason for one in gallery.store.failures(after="", limit=9)} == {
+        "i0007": "not an image",
+        "i0011": "no such file",
+    }
+
+
+def test_a_pause_keeps_what_workers_had(cluster: Any, gallery: Gallery, tmp_path: Path) -> None:
+    upgrade = Upgrade(gallery)
+    load = Loader(tmp_path, seconds=0.05)
+    workers = Workers("auto", count=2)
+    running = Running(lambda: run_on_cluster(gallery, load, workers=workers, settings=SETTINGS))
+    running.until(lambda: accounted(gallery)[1] >= 40)
+    upgrade.pause(reason="lunch")
+    report = running.report().report
+    assert report.stopped == "paused"
+    assert 40 <= report.written < 400
+    embedded = {id for lines in batches(tmp_path).values() for line in lines for id in line}
+    assert report.written == accounted(gallery)[1] == len(embedded)
+    upgrade.resume()
+    rest = run_on_cluster(gallery, load, workers=workers, settings=SETTINGS)
+    assert rest.report.written == 400 - report.written  # no lease was left behind
+    all_hold(gallery, NEW, {id: picture(id) for id in ids(400)})
