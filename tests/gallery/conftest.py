@@ -94,6 +94,12 @@ def locate_engine(request: pytest.FixtureRequest) -> Locate:
     return locator(request)
 
 
+@pytest.fixture(params=[name for name in NAMES if name not in ("memory", "qdrant+local")])
+def locate_shared(request: pytest.FixtureRequest) -> Locate:
+    """Of those that several processes can have open."""
+    return locator(request)
+
+
 @pytest.fixture
 def store(locate: Locate) -> Iterator[Store]:
     made = create_store(locate(), OLD, entry=entry("create"))

@@ -15,9 +15,12 @@ from midspan.errors import GalleryError, StoreError
 from midspan.gallery import Gallery
 from midspan.gallery.filters import Eq, Range
 from midspan.gallery.items import Draft
+from midspan.gallery.records import Query
 from midspan.gallery.stores.memory import MemoryStore
 from midspan.gallery.stores.pgvector import schema
-from midspan.gallery.stores.pgvector.server import hide_password, split_location
+from midspan.gallery.stores.pgvector.place import hide_password, split_location
+from midspan.gallery.stores.pgvector.rows import read_state
+from midspan.gallery.stores.pgvector.search import _statement
 from midspan.gallery.stores.pgvector.store import PgvectorStore
 from midspan.spaces import Embeddings
 from tests.gallery.postgres import Postgres
@@ -34,8 +37,24 @@ def store(postgres: Postgres, request: pytest.FixtureRequest) -> Iterator[Pgvect
 
 
 def test_a_location_names_server_and_table() -> None:
-    url, table = split_location("postgresql://me:pw@db:5433/shop?sslmode=require&table=photos")
-    assert (url, table) == ("postgresql://me:pw@db:5433/shop?sslmode=require", "photos")
+    place = split_location("postgresql://me:pw@db:5433/shop?sslmode=require&table=photos")
+    assert (place.url, place.table, place.partitions, place.half) == (
+        "postgresql://me:pw@db:5433/shop?sslmode=require",
+        "photos",
+        0,
+        False,
+    )
+    place = split_location("postgresql:///shop?table=a&partitions=16&index=halfvec")
+    assert (place.partitions, place.half) == (16, True)
+    assert place.settings == {"partitions": "16", "index": "halfvec"}
+    for bad, message in (
+        ("partitions=2000", "wanted 0 to 1024"),
+        ("partitions=1.5", "wanted a whole number"),
+        ("index=ivf", "wanted vector or halfvec"),
+        ("table=b", "table is given twice"),
+    ):
+        with pytest.raises(GalleryError, match=message):
+            split_location(f"postgresql:///shop?table=a&{bad}")
     for bad in ("", "table=", "table=Shop", "table=a%22b", "table=1a", "table=" + "a" * 41):
         with pytest.raises(GalleryError, match=r"wanted …\?table=NAME"):
             split_location(f"postgresql://me@db/shop?{bad}")
@@ -87,6 +106,44 @@ def test_hnsw_is_built_when_it_pays_and_finds_the_neighbours(
         assert len({hit.id for hit in hits}) == 50
 
 
+@pytest.mark.server
+@pytest.mark.slow
+@pytest.mark.parametrize("index", ["vector", "halfvec"])
+def test_a_gallery_in_partitions_answers_like_one_in_memory(
+    postgres: Postgres, monkeypatch: pytest.MonkeyPatch, index: str
+) -> None:
+    location = f"{postgres.location(f'parts_{index}')}&partitions=4&index={index}"
+    PgvectorStore.create(location, OLD, entry=entry("create")).close()
+    with pytest.raises(GalleryError, match="made with partitions=4"):
+        PgvectorStore.open(location.replace("partitions=4", "partitions=8"))
+    store = PgvectorStore.open(postgres.location(f"parts_{index}"))  # it knows how it was made
+    model = MemoryStore.create("memory:", OLD, entry=entry("create"))
+    for number in range(40):
+        for one in (store, model):
+            step(one, 7, number)
+    assert picture(store) == picture(model)
+    same_search(store, model)
+    monkeypatch.setattr(schema, "INDEX_FROM", 100)
+    gallery = Gallery(store)
+    space, rng = gallery.space, np.random.default_rng(0)
+    ids = [f"x{number:05}" for number in range(1200)]
+    gallery.add(Embeddings(ids=np.array(ids), vectors=unit(rng, 1200), space=space))
+    store.optimise()
+    assert len([name for name in indexes(store) if name.rpartition("_")[2] in "0123"]) >= 4
+    assert store.check() == []
+    prefer_indexes(store, monkeypatch)
+    queries = unit(rng, 30)
+    assert "hnsw" in plan_of(store, near(store, queries[:1]))
+    rough = gallery.search(queries, space=space, k=10)
+    exact = gallery.search(queries, space=space, k=10, exact=True)
+    shares = [
+        len({hit.id for hit in one} & {hit.id for hit in other}) / 10
+        for one, other in zip(rough, exact, strict=True)
+    ]
+    assert np.mean(shares) >= 0.97
+    store.close()
+
+
 def prefer_indexes(store: PgvectorStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """For 3,000 rows PostgreSQL would rather read them all."""
     connect = store._server.connect
@@ -107,6 +164,18 @@ def indexes(store: PgvectorStore) -> list[str]:
             (f"{store._server.table}_hnsw",),
         )
         return [name for (name,) in rows]
+
+
+def plan_of(store: PgvectorStore, query: Query) -> str:
+    """What PostgreSQL would do for the first vector."""
+    server, (vector,) = store._server, query.vectors
+    with server.asking() as connection:
+        _, numbers = read_state(connection, server)
+        statement, values = _statement(
+            server, vector, query, metric="cosine", numbers=numbers, fetch=20
+        )
+        lines = connection.execute(b"EXPLAIN " + statement, values).fetchall()
+    return "\n".join(line for (line,) in lines)
 
 
 def plan(store: PgvectorStore) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from midspan.errors import SpaceMismatch
-from midspan.gallery import Gallery
+from midspan.gallery import Gallery, set_quantise
 from midspan.gallery.index import upkeep
 from midspan.gallery.stores.base import Store
 from tests.gallery.conftest import Locate
@@ -75,20 +75,25 @@ def upgrade_and_back(store: Store, stop: threading.Event, seconds: float) -> int
 
 
 @pytest.mark.slow
-def test_traffic_during_upgrades(locate_engine: Locate) -> None:
-    live_through(locate_engine())
+def test_traffic_during_upgrades(locate_shared: Locate) -> None:
+    live_through(locate_shared())
 
 
 @pytest.mark.slow
-def test_traffic_with_an_index_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("quantise", ["none", "binary"])
+def test_traffic_with_an_index_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quantise: str
+) -> None:
     monkeypatch.setattr(upkeep, "FLAT_UP_TO", 240)
     monkeypatch.setattr(upkeep, "FOLD", 8)
-    monkeypatch.setattr(upkeep, "RECALL", 1.1)
-    live_through(str(tmp_path / "shop.midspan"))
+    monkeypatch.setattr("midspan.gallery.index.calibrate.RECALL", 1.1)
+    live_through(str(tmp_path / "shop.midspan"), quantise=quantise)
 
 
-def live_through(location: str) -> None:
+def live_through(location: str, *, quantise: str = "none") -> None:
     gallery = Gallery.create(location, OLD)
+    if quantise != "none":
+        set_quantise(gallery, quantise)
     gallery.add(embed([f"fixed-{number}" for number in range(20)]))
     stop = threading.Event()
     seconds = SECONDS_SLOWLY if location.startswith("milvus:") else SECONDS

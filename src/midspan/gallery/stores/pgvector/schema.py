@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from midspan.gallery.stores.pgvector.server import Connection
 
 INDEX_FROM = 20_000  # vectors; comparing fewer of them is fast enough, and exact
-INDEX_DIMS = 2000  # more dimensions HNSW does not take
+INDEX_DIMS = {False: 2000, True: 4000}  # more dimensions HNSW does not take, of two bytes
 PLAIN_BYTES = 7800  # longer vectors do not fit into a page and are stored aside
 
 OPERATORS: dict[Metric, tuple[str, str]] = {  # distance, class of operators
-    "cosine": ("<=>", "vector_cosine_ops"),
-    "l2": ("<->", "vector_l2_ops"),
-    "dot": ("<#>", "vector_ip_ops"),
+    "cosine": ("<=>", "cosine_ops"),
+    "l2": ("<->", "l2_ops"),
+    "dot": ("<#>", "ip_ops"),
 }
 
 TABLES = """
@@ -30,7 +30,8 @@ CREATE TABLE {gallery} (
     version bigint NOT NULL,
     live jsonb NOT NULL,
     target text,
-    upgrade jsonb
+    upgrade jsonb,
+    settings jsonb NOT NULL
 );
 CREATE TABLE {spaces} (
     number int GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -74,6 +75,16 @@ def exists(connection: Connection, server: Server) -> bool:
     return row is not None and row[0] is not None
 
 
+def settings(connection: Connection, server: Server) -> dict[str, str] | None:
+    """What the gallery was made with; None if there is none."""
+    if not exists(connection, server):
+        return None
+    row = connection.execute(server.sql("SELECT settings::text FROM {gallery}")).fetchone()
+    assert row is not None
+    found: dict[str, str] = json.loads(row[0])
+    return found
+
+
 def create_tables(server: Server, state: State, *, entry: Entry) -> None:
     import psycopg
 
@@ -88,8 +99,8 @@ def create_tables(server: Server, state: State, *, entry: Entry) -> None:
                     if statement.strip():
                         connection.execute(server.sql(statement))
                 connection.execute(
-                    server.sql("INSERT INTO {gallery} VALUES (1, %s, %s, NULL, NULL)"),
-                    (state.version, json.dumps(state.live)),
+                    server.sql("INSERT INTO {gallery} VALUES (1, %s, %s, NULL, NULL, %s)"),
+                    (state.version, json.dumps(state.live), json.dumps(server.place.settings)),
                 )
                 for space in state.spaces.values():
                     add_space(connection, server, space)
@@ -108,21 +119,23 @@ def add_space(connection: Connection, server: Server, space: Space) -> int:
     ).fetchone()
     assert row is not None
     number = int(row[0])
+    table, partitions = server.vectors(number), server.place.partitions
     connection.execute(
         server.sql(
             "CREATE TABLE {vectors} (item bigint PRIMARY KEY REFERENCES {items} ON DELETE CASCADE, "
-            "vector vector({dim}) NOT NULL)",
-            vectors=server.vectors(number),
+            "vector vector({dim}) NOT NULL) {parts}",
+            vectors=table,
             dim=space.dim,
+            parts="PARTITION BY HASH (item)" if partitions else "",
         )
     )
-    if 4 * space.dim <= PLAIN_BYTES:  # in the row itself: read without a detour
+    for part in range(partitions):
         connection.execute(
-            server.sql(
-                "ALTER TABLE {vectors} ALTER COLUMN vector SET STORAGE PLAIN",
-                vectors=server.vectors(number),
-            )
+            f"CREATE TABLE {server.part(number, part)} PARTITION OF {table} "
+            f"FOR VALUES WITH (MODULUS {partitions}, REMAINDER {part})".encode()
         )
+    if 4 * space.dim <= PLAIN_BYTES:  # in the row itself: read without a detour
+        connection.execute(f"ALTER TABLE {table} ALTER COLUMN vector SET STORAGE PLAIN".encode())
     return number
 
 
@@ -131,26 +144,45 @@ def drop_space(connection: Connection, server: Server, number: int) -> None:
     connection.execute(server.sql("DELETE FROM {spaces} WHERE number = %s"), (number,))
 
 
+def indexed(server: Server, column: str, dim: int) -> tuple[str, str]:
+    """(expression that the index holds, prefix of its class of operators)."""
+    return (f"({column}::halfvec({dim}))", "halfvec") if server.place.half else (column, "vector")
+
+
 def build_index(server: Server, number: int, space: Space) -> None:
-    """HNSW for a space that has grown large and has none. Searches and writes go on meanwhile."""
-    if space.dim > INDEX_DIMS:
+    """HNSW for a space that has grown large and has none. Searches and writes go on meanwhile.
+
+    Each partition has its own: none of them needs the memory of the whole.
+    """
+    if space.dim > INDEX_DIMS[server.place.half]:
         return
-    table, name = server.vectors(number), f"{server.table}_hnsw_{number}"
     with server.asking() as connection:
-        row = connection.execute(
-            "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass(%s)", (f'"{name}"',)
+        many = connection.execute(
+            server.sql("SELECT 1 FROM {t} OFFSET %s LIMIT 1", t=server.vectors(number)),
+            (INDEX_FROM,),
         ).fetchone()
-        if row is not None and row[0]:
+        if many is None:
             return
-        count = connection.execute(server.sql("SELECT count(*) FROM {t}", t=table)).fetchone()
-        if count is None or count[0] <= INDEX_FROM:
-            return
-        if row is not None:  # an attempt that was interrupted
-            connection.execute(f'DROP INDEX CONCURRENTLY "{name}"'.encode())
-        connection.execute(
-            f'CREATE INDEX CONCURRENTLY "{name}" ON {table} '
-            f"USING hnsw (vector {OPERATORS[space.metric][1]})".encode()
-        )
+        name = f"{server.table}_hnsw_{number}"
+        if not server.place.partitions:
+            _build(connection, server, name, server.vectors(number), space)
+        for part in range(server.place.partitions):
+            _build(connection, server, f"{name}_{part}", server.part(number, part), space)
+
+
+def _build(connection: Connection, server: Server, name: str, table: str, space: Space) -> None:
+    row = connection.execute(
+        "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass(%s)", (f'"{name}"',)
+    ).fetchone()
+    if row is not None and row[0]:
+        return
+    if row is not None:  # an attempt that was interrupted
+        connection.execute(f'DROP INDEX CONCURRENTLY "{name}"'.encode())
+    expression, kind = indexed(server, "vector", space.dim)
+    connection.execute(
+        f'CREATE INDEX CONCURRENTLY "{name}" ON {table} '
+        f"USING hnsw ({expression} {kind}_{OPERATORS[space.metric][1]})".encode()
+    )
 
 
 def add_line(connection: Connection, server: Server, entry: Entry) -> None:

@@ -11,7 +11,7 @@ from midspan.gallery.items import Hit
 from midspan.gallery.records import Query, State
 from midspan.gallery.scores import pair_scores, prepare
 from midspan.gallery.stores.pgvector.rows import as_row, not_in, parse
-from midspan.gallery.stores.pgvector.schema import OPERATORS
+from midspan.gallery.stores.pgvector.schema import OPERATORS, indexed
 from midspan.gallery.stores.pgvector.server import Server
 from midspan.gallery.stores.pgvector.where import where
 from midspan.spaces import FloatArray, Metric, Space
@@ -64,8 +64,12 @@ def _statement(
     fetch: int,
 ) -> tuple[bytes, list[Any]]:
     """One part for each space: its vectors whose item has none in a better space."""
-    distance = f"v.vector {OPERATORS[metric][0]} %s"
-    order = f"({distance}) + 0.0" if query.exact else distance  # no index knows the sum
+    operator, dim = OPERATORS[metric][0], query.vectors.shape[1]
+    distance = f"v.vector {operator} %s"
+    order = f"({distance}) + 0.0"  # no index knows the sum
+    if not query.exact:
+        expression, kind = indexed(server, "v.vector", dim)
+        order = f"{expression} {operator} %s::{kind}({dim})"
     condition, conditions = ("true", []) if query.filter is None else where(query.filter)
     items = "" if query.filter is None else "JOIN {items} AS i USING (item)"
     parts, values = [], list[Any]()

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import os
-import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
-from midspan.errors import GalleryError, MissingDependency, StateChanged, StoreError
+from midspan.errors import MissingDependency, StateChanged, StoreError
+from midspan.gallery.stores.pgvector.place import split_location
+from midspan.gallery.stores.settings import check_made, with_settings
 
 if TYPE_CHECKING:
     import psycopg
 
     Connection = psycopg.Connection[tuple[Any, ...]]
 
-NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 EF_SEARCH = 200  # candidates that HNSW keeps; 64 found 0.906 of the neighbours of hard data
 IDLE = 1.0  # seconds after which a connection is asked whether it is still there
 CONNECT_SECONDS = 10
@@ -36,12 +35,17 @@ class Server:
                 "psycopg and pgvector", extra="postgres", wanted_for="a gallery in PostgreSQL"
             ) from error
         self._psycopg, self._register = psycopg, register_vector
-        self._url, self.table = split_location(location)
-        self.shown = hide_password(location)
+        self._location, self.place = location, split_location(location)
+        self.table, self.shown = self.place.table, self.place.shown
         self._process = os.getpid()
         self._guard = threading.Lock()
         self._idle: list[tuple[float, Connection]] = []
         self._open = True
+
+    def adopt(self, settings: Mapping[str, str]) -> None:
+        """Go on with what the gallery was made with."""
+        check_made(self.place.settings, settings, shown=self.shown)
+        self.place = split_location(with_settings(self._location, settings))
 
     def sql(self, text: str, **names: str | int) -> bytes:
         """`{items}` becomes the gallery's own table; further names are numbers or fragments."""
@@ -53,6 +57,10 @@ class Server:
 
     def vectors(self, number: int) -> str:
         return f'"{self.table}_vectors_{int(number)}"'
+
+    def part(self, number: int, part: int) -> str:
+        """One partition of these vectors."""
+        return f'"{self.table}_vectors_{int(number)}_{int(part)}"'
 
     @contextmanager
     def asking(self) -> Iterator[Connection]:
@@ -88,7 +96,7 @@ class Server:
 
     def connect(self, *, vectors: bool = True) -> Connection:
         connection = self._psycopg.connect(
-            self._url, autocommit=True, connect_timeout=CONNECT_SECONDS
+            self.place.url, autocommit=True, connect_timeout=CONNECT_SECONDS
         )
         if vectors:
             self._register(connection)
@@ -156,32 +164,6 @@ class Server:
                 self._idle.append((time.monotonic(), connection))
                 return
         connection.close()
-
-
-def split_location(location: str) -> tuple[str, str]:
-    """(URL for the server, name of the gallery's tables)."""
-    parts = urlsplit(location)
-    settings = parse_qsl(parts.query, keep_blank_values=True)
-    names = [value for key, value in settings if key == "table"]
-    if len(names) != 1 or not NAME.fullmatch(names[0]):
-        raise GalleryError(
-            f"{hide_password(location)}: wanted …?table=NAME with a name of up to 40 small "
-            "letters, digits and underscores"
-        )
-    rest = urlencode([(key, value) for key, value in settings if key != "table"])
-    return urlunsplit(("postgresql", parts.netloc, parts.path, rest, "")), names[0]
-
-
-def hide_password(location: str) -> str:
-    """What may stand in messages and logs."""
-    parts = urlsplit(location)
-    user, at, host = parts.netloc.rpartition("@")
-    settings = [
-        (key, "…" if "password" in key.lower() else value)
-        for key, value in parse_qsl(parts.query, keep_blank_values=True)
-    ]
-    netloc = f"{user.partition(':')[0]}{at}{host}"
-    return urlunsplit((parts.scheme, netloc, parts.path, urlencode(settings, safe="/…"), ""))
 
 
 def _first_line(error: Exception) -> str:

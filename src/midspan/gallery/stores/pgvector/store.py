@@ -47,13 +47,14 @@ class PgvectorStore:
         with server.errors():
             connection = server.connect(vectors=False)
             try:
-                there = schema.exists(connection, server)
+                settings = schema.settings(connection, server)
             finally:
                 connection.close()
-        if not there:
+        if settings is None:
             raise GalleryError(
                 f"there is no gallery at {server.shown}; make one with midspan gallery create …"
             )
+        server.adopt(settings)
         return cls(server)
 
     def close(self) -> None:
