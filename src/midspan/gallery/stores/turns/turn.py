@@ -42,7 +42,13 @@ class Turn:
     # ---- what is written
 
     def stamp(self) -> int:
-        return next(self._stamps)
+        made = next(self._stamps)
+        if made >= first_stamp(self.head.attempt + 1):  # it would be taken for the next write's
+            raise StoreError(
+                f"{self.engine.shown}: one write can have {first_stamp(1):,} rows and this one has "
+                "more; write in batches, or split the gallery into smaller ones"
+            )
+        return made
 
     def put(self, records: Iterable[Record]) -> None:
         for record in records:
