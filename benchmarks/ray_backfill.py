@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -143,7 +143,7 @@ def cluster() -> Iterator[None]:
     ray = ray_module()
     from ray.cluster_utils import Cluster
 
-    made = Cluster(
+    made: Any = Cluster(
         initialize_head=True,
         head_node_args={
             "num_cpus": 0,
@@ -177,7 +177,7 @@ def main() -> None:
         folder = Path(made)
         files = images(folder / "images", min(asked.images, FILES))
         paths = [files[number % len(files)] for number in range(asked.images)]
-        arms = {
+        arms: dict[str, Callable[[Gallery], float]] = {
             "local, 1 process, 1 thread": lambda g: locally(g, processes=1, threads=1),
             f"local, 1 process, {cores} threads": lambda g: locally(g, processes=1, threads=cores),
             "local, 2 processes, 1 thread each": lambda g: locally(g, processes=2, threads=1),

@@ -30,7 +30,7 @@ def cluster() -> Iterator[Any]:
     ray = ray_module()
     from ray.cluster_utils import Cluster
 
-    made = Cluster(
+    made: Any = Cluster(
         initialize_head=True,
         head_node_args={
             "num_cpus": 0,
@@ -38,6 +38,8 @@ def cluster() -> Iterator[Any]:
             "object_store_memory": STORE,
             # a dead node is known to be dead after a second instead of fifteen
             "_system_config": {
+                "agent_register_timeout_ms": 300_000,  # for a busy machine
+                "worker_register_timeout_seconds": 300,
                 "worker_niceness": 0,  # 15 otherwise: never their turn beside other tests
                 "health_check_initial_delay_ms": 1000,
                 "health_check_period_ms": 300,
