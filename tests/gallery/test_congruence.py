@@ -156,13 +156,15 @@ def test_a_random_life_is_the_same_as_in_memory(
 ) -> None:
     if seed % 2:  # with an index that looks into every list
         monkeypatch.setattr(upkeep, "FLAT_UP_TO", 64)
-        monkeypatch.setattr(upkeep, "RECALL", 1.1)
+        monkeypatch.setattr("midspan.gallery.index.calibrate.RECALL", 1.1)
     one = MemoryStore.create("memory:", OLD, entry=entry("create"))
     location = locate_engine()
     slow = location.startswith("milvus:")
     if slow and seed > 1:
         pytest.skip("on Milvus a life takes a quarter of a minute: two of them")
-    handles = [create_store(location, OLD, entry=entry("create")), open_store(location)]
+    quantise = "none" if "://" in location else ["none", "int8", "binary"][seed // 2]
+    made = create_store(location, OLD, entry=entry("create"), quantise=quantise)
+    handles = [made, open_store(location)]
     life = Life(seed, one, handles)
     steps = [life.write] * 5 + [
         life.delete,

@@ -44,8 +44,11 @@ def calibrate(ivf: Ivf, mirror: Mirror, family: Family, rows: IntArray) -> None:
     sample = _neighbours(mirror, family, rows)
     enough = max(FEWEST, _lists_for(LISTED, ivf, _copy(mirror, family, sample.near), sample))
     for oversampling in OVERSAMPLING:
-        count = int(oversampling * NEIGHBOURS) + 1  # itself is found too
-        if recall(ivf, mirror, family, sample, probes=enough, count=count) >= RECALL:
+        count = min(int(oversampling * NEIGHBOURS) + 1, len(ivf))  # itself is found too
+        if (
+            count == len(ivf)
+            or recall(ivf, mirror, family, sample, probes=enough, count=count) >= RECALL
+        ):
             break
     low = high = min(FEWEST, ivf.lists)
     while high < ivf.lists and (

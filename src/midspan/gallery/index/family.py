@@ -75,12 +75,12 @@ class Family:
     def write(self, rows: IntArray, items: IntArray, vectors: FloatArray, *, space: int) -> None:
         self.shelf.write(rows, items, vectors, space=space)
         self._note(rows, vectors)
-        if self.ivf is not None:
+        if self.ivf is not None and len(rows):  # none: searches need not look for doubles
             self.behind.append(rows)
 
     def remove(self, rows: IntArray) -> None:
         self.shelf.remove(rows)
-        if self.ivf is not None:
+        if self.ivf is not None and len(rows):  # none: searches need not look for doubles
             self.behind.append(rows)
         if self.missed is not None:
             self.missed.append(rows)

@@ -83,8 +83,8 @@ def _score_rows(
         dead = (rows < 0) | (items == HOLE)
         rows = np.where(dead, 0, rows)
     flat = rows.ravel()
-    each = queries[0] if count == 1 else np.repeat(queries, wide, axis=0)
-    scores = pair_scores(each, shelf.take(flat), metric=metric).reshape(count, wide)
+    vectors = shelf.take(flat).reshape(count, wide, shelf.dim)
+    scores = pair_scores(queries[:, None], vectors, metric=metric)
     if dead is not None:
         scores[dead] = -np.inf
     order = np.negative(scores).argsort(axis=1, kind="stable")

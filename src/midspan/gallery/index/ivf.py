@@ -47,7 +47,8 @@ class Ivf:
 
     def candidates(self, k: int) -> int:
         """How many to ask for, so that the true k best are among them."""
-        return int(self.oversampling * max(k, NEIGHBOURS)) + SPARE
+        wanted = int(self.oversampling * max(k, NEIGHBOURS)) + SPARE
+        return min(wanted, max(k, int(self._index.ntotal)))
 
     def nearest(self, vectors: FloatArray) -> IntArray:
         return assign(vectors, self.centres, metric=self.metric)
