@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
-from benchmarks.upgrade_world import BLOCK, DIM, NEW, OLD, World, memory, name
+from benchmarks.upgrade_world import DIM, NEW, OLD, World, memory, name
 
 from midspan.evaluation import evaluate as evaluate_vectors
 from midspan.gallery import Gallery, Item
@@ -25,6 +25,7 @@ from midspan.gallery.verify import verify as verify_store
 from midspan.spaces import Embeddings
 from midspan.upgrade import Embed, Embedded, Upgrade
 
+BLOCK = 5000  # items added at once
 QUERIES = 200
 SEARCHES = 500
 SAMPLE = 1000  # items with both vectors, for the plan
@@ -34,6 +35,23 @@ CLASS = 50  # items
 Measured = dict[str, float]
 
 
+class Clock:
+    """Seconds of the clock and of the processor, in all blocks that it was entered for."""
+
+    def __init__(self) -> None:
+        self.seconds = self.cpu = 0.0
+
+    def __enter__(self) -> None:
+        self._began = time.perf_counter(), time.process_time()
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds += time.perf_counter() - self._began[0]
+        self.cpu += time.process_time() - self._began[1]
+
+    def measured(self, **more: float) -> Measured:
+        return {"seconds": self.seconds, "cpu": self.cpu, **more}
+
+
 class Bench:
     def __init__(self, items: int, folder: Path) -> None:
         self.world = World(items, folder)
@@ -41,54 +59,56 @@ class Bench:
         self.gallery = folder / "scaling.midspan"
         self.vectors = folder / "new.vectors"
 
+    def blocks(self) -> list[tuple[int, int]]:
+        """Of the same size at every number of items, as the memory of a step is to be compared."""
+        starts = range(0, self.items, BLOCK)
+        return [(first, min(BLOCK, self.items - first)) for first in starts]
+
 
 def add(bench: Bench) -> Measured:
     """A gallery from nothing; blocks of vectors are made outside the time."""
-    seconds = 0.0
+    clock = Clock()
     with Gallery.create(bench.gallery, OLD) as gallery:
-        for first, count in bench.world.blocks():
+        for first, count in bench.blocks():
             rows = bench.world.vectors(OLD, first, count)
             ids = [name(number) for number in range(first, first + count)]
-            began = time.perf_counter()
-            gallery.add(
-                Embeddings(np.array(ids), rows, OLD),
-                uris=[f"images/{id}.jpg" for id in ids],
-                payloads=[
-                    {"labels": str(number // CLASS)} for number in range(first, first + count)
-                ],
-            )
-            seconds += time.perf_counter() - began
-    return {"seconds": seconds}
+            labels = [str(number // CLASS) for number in range(first, first + count)]
+            with clock:
+                gallery.add(
+                    Embeddings(np.array(ids), rows, OLD),
+                    uris=[f"images/{id}.jpg" for id in ids],
+                    payloads=[{"labels": label} for label in labels],
+                )
+    return clock.measured()
 
 
 def write_vectors(bench: Bench) -> Measured:
     """No measure: the new vectors as a plain file, as an encoder elsewhere would leave them."""
     with bench.vectors.open("wb") as file:
-        for first, count in bench.world.blocks():
+        for first, count in bench.blocks():
             file.write(bench.world.vectors(NEW, first, count).tobytes())
-    return {"seconds": 0.0}
+    return {}
 
 
 def evaluate(bench: Bench) -> Measured:
     """Exact search and metrics of so many queries on all items."""
-    rows = np.concatenate([bench.world.vectors(OLD, *block) for block in bench.world.blocks()])
+    rows = np.concatenate([bench.world.vectors(OLD, *block) for block in bench.blocks()])
     ids = np.array([name(number) for number in range(bench.items)])
     labels = np.arange(bench.items) // CLASS
     stored = Embeddings(ids, rows, OLD, {"labels": labels})
     asked = np.linspace(0, bench.items - 1, QUERIES).astype(np.int64)
     query = stored[asked]
-    began = time.perf_counter()
-    evaluate_vectors(query, stored, metrics=["recall@1", "recall@10", "map"])
-    return {"seconds": time.perf_counter() - began}
+    with (clock := Clock()):
+        evaluate_vectors(query, stored, metrics=["recall@1", "recall@10", "map"])
+    return clock.measured()
 
 
 def open_gallery(bench: Bench) -> Measured:
     """To the first answer."""
     query = bench.world.queries(OLD, 1)
-    began = time.perf_counter()
-    with Gallery.open(bench.gallery) as gallery:
+    with (clock := Clock()), Gallery.open(bench.gallery) as gallery:
         gallery.search(query, space=OLD)
-        return {"seconds": time.perf_counter() - began}
+    return clock.measured()
 
 
 def search(bench: Bench) -> Measured:
@@ -96,29 +116,29 @@ def search(bench: Bench) -> Measured:
     queries = bench.world.queries(OLD, SEARCHES)
     with Gallery.open(bench.gallery) as gallery:
         gallery.search(queries[:1], space=OLD)
-        began = time.perf_counter()
-        gallery.store.optimise()
-        made = time.perf_counter() - began
+        with (index := Clock()):
+            gallery.store.optimise()
         times = []
         for query in queries:
-            began = time.perf_counter()
-            gallery.search(query[None], space=OLD)
-            times.append(time.perf_counter() - began)
-    return {"seconds": float(np.median(times)), "index_seconds": made}
+            with (clock := Clock()):
+                gallery.search(query[None], space=OLD)
+            times.append((clock.seconds, clock.cpu))
+    seconds, cpu = np.median(np.array(times), axis=0).tolist()
+    return {"seconds": seconds, "cpu": cpu, "index_s": index.seconds, "index_cpu": index.cpu}
 
 
 def count(bench: Bench) -> Measured:
     with Gallery.open(bench.gallery) as gallery:
-        began = time.perf_counter()
-        gallery.store.count()
-        return {"seconds": time.perf_counter() - began}
+        with (clock := Clock()):
+            gallery.store.count()
+        return clock.measured()
 
 
 def verify(bench: Bench) -> Measured:
     with Gallery.open(bench.gallery) as gallery:
-        began = time.perf_counter()
-        assert verify_store(gallery.store).ok
-        return {"seconds": time.perf_counter() - began}
+        with (clock := Clock()):
+            assert verify_store(gallery.store).ok
+        return clock.measured()
 
 
 def plan(bench: Bench) -> Measured:
@@ -128,46 +148,44 @@ def plan(bench: Bench) -> Measured:
         np.array([name(int(number)) for number in numbers]), rows_of(bench, numbers), NEW
     )
     with Gallery.open(bench.gallery) as gallery:
-        began = time.perf_counter()
-        Upgrade.plan(gallery, to=NEW, sample=sample)
-        return {"seconds": time.perf_counter() - began}
+        with (clock := Clock()):
+            Upgrade.plan(gallery, to=NEW, sample=sample)
+        return clock.measured()
 
 
 def start(bench: Bench) -> Measured:
     """The work is listed, and its order written (uncertainty)."""
     with Gallery.open(bench.gallery) as gallery:
-        began = time.perf_counter()
-        Upgrade.start(gallery, to=NEW, order="uncertainty")
-        return {"seconds": time.perf_counter() - began}
+        with (clock := Clock()):
+            Upgrade.start(gallery, to=NEW, order="uncertainty")
+        return clock.measured()
 
 
 def backfill(bench: Bench) -> Measured:
     """All items, with vectors read from a file; and this process's memory along the way."""
     seen: list[tuple[int, float]] = []  # items begun, MiB
-    with Gallery.open(bench.gallery) as gallery:
-        began = time.perf_counter()
+    with Gallery.open(bench.gallery) as gallery, (clock := Clock()):
         report = Upgrade(gallery).run(from_file(bench, seen))
-        seconds = time.perf_counter() - began
     assert report.written == bench.items
     early = max(held for done, held in seen if done <= max(bench.items // 10, seen[0][0]))
     late = max(held for _, held in seen)
-    return {"seconds": seconds, "first_tenth_mib": early, "growth_mib": late - early}
+    return clock.measured(first_tenth_mib=early, growth_mib=late - early)
 
 
 def rollback(bench: Bench) -> Measured:
     with Gallery.open(bench.gallery) as gallery:
-        began = time.perf_counter()
-        Upgrade(gallery).rollback()
-        return {"seconds": time.perf_counter() - began}
+        with (clock := Clock()):
+            Upgrade(gallery).rollback()
+        return clock.measured()
 
 
 def finish(bench: Bench) -> Measured:
     """Started again, which finds the vectors of before; the old ones are dropped."""
     with Gallery.open(bench.gallery) as gallery:
         upgrade = Upgrade.start(gallery, to=NEW, order="random")
-        began = time.perf_counter()
-        assert upgrade.finish().dropped == bench.items
-        return {"seconds": time.perf_counter() - began}
+        with (clock := Clock()):
+            assert upgrade.finish().dropped == bench.items
+        return clock.measured()
 
 
 def from_file(bench: Bench, seen: list[tuple[int, float]]) -> Embed:
@@ -214,7 +232,7 @@ STEPS: dict[str, Callable[[Bench], Measured]] = {
 def main() -> None:
     step, items, folder = sys.argv[1:]
     bench = Bench(int(items), Path(folder))
-    bench.world.vectors(OLD, 0, min(BLOCK, bench.items))  # libraries that every step needs
+    bench.world.vectors(OLD, 0, BLOCK)  # libraries that every step needs
     gc.collect()
     Path("/proc/self/clear_refs").write_text("5")  # the highest point begins here
     before = memory()

@@ -10,7 +10,7 @@ import pytest
 from midspan.gallery import Gallery
 from midspan.spaces import Embeddings
 from midspan.upgrade import Upgrade
-from midspan.upgrade.buckets import Buckets
+from midspan.upgrade.buckets import BUCKETS, Buckets
 from midspan.upgrade.orders import order_named
 from midspan.upgrade.priorities import embed_sample, hints_for, sample_items
 from tests.upgrade.world import NEW, OLD, encoder, ids, label, picture, vectors
@@ -72,7 +72,7 @@ def test_a_large_gallery_gets_buckets_of_its_order(
     assert sorted(found) == ids(60)
     by_id = dict(zip(ids(60), exact.tolist(), strict=True))
     shares = np.linspace(0, 1, 4, endpoint=False)
-    learnt = np.arange(1024) / 1024 if name == "random" else exact
+    learnt = np.arange(BUCKETS) / BUCKETS if name == "random" else exact
     floors = sorted(set(np.quantile(learnt, shares, method="lower").tolist()))
     bucket = {id: sum(floor <= value for floor in floors) for id, value in by_id.items()}
     assert found == sorted(ids(60), key=lambda id: (-max(bucket[id], 1), id))
