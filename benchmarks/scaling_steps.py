@@ -148,9 +148,8 @@ def plan(bench: Bench) -> Measured:
     sample = Embeddings(
         np.array([name(int(number)) for number in numbers]), rows_of(bench, numbers), NEW
     )
-    with Gallery.open(bench.gallery) as gallery:
-        with (clock := Clock()):
-            made = Upgrade.plan(gallery, to=NEW, sample=sample)
+    with Gallery.open(bench.gallery) as gallery, (clock := Clock()):
+        made = Upgrade.plan(gallery, to=NEW, sample=sample)
     assert made.curve is not None
     return clock.measured()
 
