@@ -24,6 +24,7 @@ from midspan.encoders import Encoder, build_encoder
 from midspan.errors import Interrupted
 from midspan.losses import LOSSES, RecognitionLoss
 from midspan.losses.gather import gather_rows
+from midspan.losses.partial_fc import PartialFC
 from midspan.methods import METHODS, Method, OldArtifacts
 from midspan.spaces import IntArray, Space
 from midspan.training.batch_norm import synchronised
@@ -72,6 +73,7 @@ def on_vectors(
     method: str,
     *,
     load: Callable[[IntArray], Tensor] | None = None,
+    sample_rate: float | None = None,  # of a sharded classifier
 ) -> Task:
     inputs = features()
     encoder = build_encoder(
@@ -79,6 +81,8 @@ def on_vectors(
     )
     torch.manual_seed(0)
     recognition: RecognitionLoss = build(LOSSES, loss, what="loss")
+    if sample_rate is not None:
+        recognition = PartialFC(recognition, rate=sample_rate)
     recognition.prepare(num_classes=CLASSES, dim=DIM)
     way: Method = build(METHODS, {"name": method}, what="method")
     old = old_artifacts() if way.uses_old else None
@@ -147,6 +151,8 @@ def trained(
         for kind, module in modules.items()
         for name, value in module.state_dict().items()
     }
+    if isinstance(task.loss, PartialFC):
+        found["loss.rows"] = torch.cat(team.all(task.loss.held.rows))
     if team.first:
         found |= {
             f"epoch {line['epoch']:.0f} {name}": torch.tensor(value)
@@ -183,7 +189,7 @@ def varied(team: Processes, folder: Path) -> Mapping[str, Tensor]:
 STOP_AT, STEPS = 3, 5
 
 
-def stopped(checkpoint: Path, team: Processes) -> None:
+def stopped(checkpoint: Path, team: Processes, *, sample_rate: float | None = None) -> None:
     """The last process alone is told to stop; all of them save and end, at the same step."""
     loads = 0
     inputs = features()
@@ -196,7 +202,8 @@ def stopped(checkpoint: Path, team: Processes) -> None:
         return inputs[torch.from_numpy(rows)]
 
     try:
-        trained(on_vectors(COSFACE, "unibct", load=load), SETTINGS, team, checkpoint=checkpoint)
+        task = on_vectors(COSFACE, "unibct", load=load, sample_rate=sample_rate)
+        trained(task, SETTINGS, team, checkpoint=checkpoint)
     except Interrupted:
         return
     raise AssertionError("nobody heard the signal")
@@ -208,6 +215,27 @@ def resumed(team: Processes, folder: Path) -> Mapping[str, Tensor]:
         stopped(folder / "by-many.safetensors", team)
     checkpoint = folder / "by-one.safetensors"
     return trained(on_vectors(COSFACE, "unibct"), SETTINGS, team, checkpoint=checkpoint)
+
+
+def sharded(rate: float, *, optimiser: str = "sgd") -> Case:
+    """A classifier in parts; at rate 1 it is compared with the whole one of a single process."""
+
+    def case(team: Processes, folder: Path) -> Mapping[str, Tensor]:
+        settings = replace(SETTINGS, lr=0.3)  # the norm is clipped
+        if optimiser == "adamw":
+            settings = replace(SETTINGS, optimiser="adamw", lr=1e-3)
+        parts = None if team.world == 1 and rate == 1 else rate
+        return trained(on_vectors(COSFACE, "bct", sample_rate=parts), settings, team)
+
+    return case
+
+
+def parts_left(team: Processes, folder: Path) -> Mapping[str, Tensor]:
+    """On from the parts of one process, while those of many are left for one."""
+    if team.world > 1:
+        stopped(folder / "parts-by-many.safetensors", team, sample_rate=0.5)
+    task = on_vectors(COSFACE, "unibct", sample_rate=0.5)
+    return trained(task, SETTINGS, team, checkpoint=folder / "parts-by-one.safetensors")
 
 
 def norms(team: Processes, folder: Path) -> Mapping[str, Tensor]:
@@ -247,6 +275,10 @@ CASES: dict[str, Case] = {
     "divided": divided,
     "varied": varied,
     "resumed": resumed,
+    "sharded": sharded(1.0),
+    "sharded adamw": sharded(1.0, optimiser="adamw"),
+    "sampled": sharded(0.5),
+    "parts left": parts_left,
     "norms": norms,
 }
 

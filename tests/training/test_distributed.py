@@ -26,10 +26,12 @@ from midspan.errors import ConfigError, RunError
 from midspan.training.batch_norm import synchronised
 from midspan.training.distributed import ALONE, Agreement, Processes, processes
 from midspan.training.feed import Feed
+from midspan.training.loop import Task
+from midspan.training.row_files import rows_folder
 from tests.training import team as cases
 
 TOLERANCE = 1e-5
-OTHERWISE = {"adamw": 2e-3, "norms": 1e-10}
+OTHERWISE = {"adamw": 2e-3, "sharded adamw": 2e-3, "norms": 1e-10}
 ROOT = Path(__file__).parents[2]
 WORLD = 2
 
@@ -46,8 +48,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All cases in two processes, started once."""
     folder = tmp_path_factory.mktemp("team")
     cases.stopped(folder / "by-one.safetensors", ALONE)
-    (folder / "alone").mkdir()
-    shutil.copy(folder / "by-one.safetensors", folder / "alone")
+    cases.stopped(folder / "parts-by-one.safetensors", ALONE, sample_rate=0.5)
+    shutil.copytree(folder, folder / "alone")
     environment = {
         **os.environ,
         "WORLD_SIZE": str(WORLD),
@@ -108,6 +110,21 @@ def test_one_process_goes_on_where_two_have_stopped(folder: Path) -> None:
     same(found, whole, TOLERANCE)
     after = load_file(checkpoint)
     assert any(not torch.equal(before[name], after[name]) for name in before)  # it had work to do
+
+
+@pytest.mark.slow
+def test_one_process_takes_over_the_class_rows_of_two(folder: Path) -> None:
+    """As good as never stopped: rows and optimiser state of both, and the draws of the steps."""
+    checkpoint = folder / "parts-by-many.safetensors"
+    parts = sorted(path.name for path in rows_folder(checkpoint).iterdir())
+    assert [name.split(".")[1] for name in parts] == ["0", "2"]  # their first classes, of 5
+
+    def task() -> Task:
+        return cases.on_vectors(cases.COSFACE, "unibct", sample_rate=0.5)
+
+    whole = cases.trained(task(), cases.SETTINGS, ALONE)
+    found = cases.trained(task(), cases.SETTINGS, ALONE, checkpoint=checkpoint)
+    same(found, whole, TOLERANCE)
 
 
 @pytest.mark.parametrize(("total", "world"), [(16, 4), (15, 4), (4, 4), (7, 3), (5, 1)])

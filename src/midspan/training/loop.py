@@ -29,6 +29,8 @@ from midspan.training.distributed import ALONE, Agreement, Processes
 from midspan.training.divided import divided_epochs, epoch_batches, recluster
 from midspan.training.feed import Feed
 from midspan.training.interrupt import interruptible
+from midspan.training.row_files import drop_rows, load_rows, save_rows
+from midspan.training.rows import clip, row_optimiser
 from midspan.training.samplers import Balanced, Sampler, Shuffled
 from midspan.training.settings import TrainSettings
 from midspan.training.step import Step
@@ -78,9 +80,12 @@ def fit(
         autocast=partial(autocast, device, settings),
     ).to(device)
     optimiser = make_optimiser(modules, settings)
+    class_rows = row_optimiser(task.loss, settings)  # of a sharded classifier
     position = Position()
     if checkpoint is not None and checkpoint.exists():
         position = load_checkpoint(checkpoint, modules=modules, optimiser=optimiser)
+        if class_rows is not None:
+            load_rows(checkpoint, class_rows, name=position.rows)
     learning = team.wrapped(modules, device)
     sampler = make_sampler(settings)
     feed = Feed(
@@ -96,8 +101,16 @@ def fit(
     modules.train()
 
     def save() -> None:
-        if checkpoint is not None and team.first:
+        if checkpoint is None:
+            return
+        if class_rows is not None:  # the one thing that is not the same in all
+            position.rows = save_rows(
+                checkpoint, class_rows, epoch=position.epoch, step=position.step
+            )
+            team.all(None)  # not before every part is on disk
+        if team.first:
             save_checkpoint(checkpoint, modules=modules, optimiser=optimiser, position=position)
+            drop_rows(checkpoint, keep=position.rows)
 
     total = settings.epochs * len(task.labels)
     last_save = started = time.perf_counter()
@@ -150,8 +163,10 @@ def fit(
                 optimiser.zero_grad(set_to_none=True)
                 loss.backward()  # type: ignore[no-untyped-call]
                 if settings.clip:
-                    nn.utils.clip_grad_norm_(modules.parameters(), settings.clip)
+                    clip(modules.parameters(), class_rows, limit=settings.clip)
                 optimiser.step()
+                if class_rows is not None:
+                    class_rows.step(rate=rate)
 
                 for name, value in terms.items():
                     sums[name] = sums[name] + value.detach() if name in sums else value.detach()

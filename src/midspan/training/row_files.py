@@ -75,10 +75,10 @@ def load_rows(checkpoint: Path, rows: RowOptimiser, *, name: str) -> None:
         )
 
 
-def drop_rows(checkpoint: Path, *, keep: str | None = None) -> None:
-    """Files that no checkpoint needs any more."""
+def drop_rows(checkpoint: Path, *, keep: str = "") -> None:
+    """Files that no checkpoint needs any more; all of them, if none is named."""
     folder = rows_folder(checkpoint)
-    if keep is None:
+    if not keep:
         shutil.rmtree(folder, ignore_errors=True)
         return
     for file in folder.iterdir():

@@ -20,6 +20,7 @@ from midspan.data.sources import ArraySource
 from midspan.encoders import Encoder, build_encoder, load_encoder
 from midspan.errors import ConfigError, MissingDependency
 from midspan.losses import LOSSES, RecognitionLoss
+from midspan.losses.partial_fc import PartialFC
 from midspan.methods import METHODS, Method, OldArtifacts
 from midspan.spaces import Embeddings
 from midspan.training.distributed import Processes, check_shared, processes
@@ -28,6 +29,7 @@ from midspan.training.inputs import Inputs, Items, loader, read_inputs
 from midspan.training.loop import Task, fit
 from midspan.training.maps import load_maps, save_maps
 from midspan.training.old import OldModel, artifacts, save_classifier
+from midspan.training.row_files import drop_rows, whole_classifier
 from midspan.training.scores import scores
 from midspan.training.settings import RunConfig
 from midspan.training.variations import Variations, make_variations
@@ -96,6 +98,8 @@ def _train(
     if finished:
         return RunResult(folder.path, _trained(folder), folder.metrics())
 
+    if team.world > 1 and config.data.get("name") == "webdataset":
+        team.once_a_machine(lambda: len(read_inputs(config).labels))  # the others find the index
     inputs = read_inputs(config)
     # of the others none needs the old encoder itself: what they know of it is in a shared file
     old = OldModel.load(config.old) if config.old is not None and team.first_here else None
@@ -125,10 +129,12 @@ def _train(
     if known is not None and "direct" in method.directions:
         encoder.compatible_with = (known.space.fingerprint,)
 
+    whole = whole_classifier(loss, group=team.patient)
+
     def finish() -> dict[str, Any]:
         encoder.save(folder.encoder)
         save_classifier(
-            folder.path, loss, inputs.class_names, sub_embeddings=encoder.sub_embeddings
+            folder.path, whole, inputs.class_names, sub_embeddings=encoder.sub_embeddings
         )
         bridges: Mapping[str, Bridge] = {}
         if old is not None:
@@ -150,6 +156,7 @@ def _train(
         }
         folder.write_metrics(metrics)
         folder.checkpoint.unlink(missing_ok=True)  # the encoder is saved: nothing to resume
+        drop_rows(folder.checkpoint)
         return metrics
 
     return RunResult(folder.path, encoder, team.once(finish))
@@ -198,10 +205,14 @@ def _new_encoder(config: RunConfig, inputs: Inputs) -> Encoder:
 def _decoded(inputs: Inputs, encoder: Encoder, *, team: Processes, show_progress: bool) -> Inputs:
     """Decode all images once. Those that cannot be decoded leave, the training ones with labels.
 
+    Streamed ones stay as they are.
+
     Several processes of a machine share one file of pixels, which is mapped; the test images are
     for the first one, which judges.
     """
     if not isinstance(inputs.train, ImageSet) or not encoder.takes_images:
+        return inputs
+    if inputs.train.streamed:
         return inputs
     shape = encoder.preprocessing
 
@@ -244,6 +255,8 @@ def _prepared(
             f"method {config.method['name']!r} needs the old encoder: add [old] with "
             "run = 'RUN FOLDER' or embeddings = 'VECTORS.npz'"
         )
+    if config.classifier.sharded:
+        loss = _sharded(config, loss, method)
     classes, dim = len(inputs.class_names), config.encoder.dim
     loss.prepare(num_classes=classes, dim=dim)
     known = None
@@ -254,6 +267,17 @@ def _prepared(
     if rows is not None:
         loss.fix_rows(rows)
     return loss, method, known
+
+
+def _sharded(config: RunConfig, loss: RecognitionLoss, method: Method) -> PartialFC:
+    if method.uses_classifier:
+        raise ConfigError(
+            f"[classifier] sharded = true does not go with [method] name = "
+            f"{config.method['name']!r} as it is set: it wants the logits or the rows of all "
+            "classes in every step, and no process has them; take another method or setting "
+            "(docs/training.md, Millions of classes)"
+        )
+    return PartialFC(loss, rate=config.classifier.sample_rate)
 
 
 def _variations(config: RunConfig, items: Items, *, team: Processes) -> Variations | None:
