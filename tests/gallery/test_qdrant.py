@@ -24,9 +24,12 @@ from midspan.gallery.stores.qdrant.place import KEY, split_location
 from midspan.gallery.stores.qdrant.points import as_vector, vector_points
 from midspan.gallery.stores.qdrant.server import Server
 from midspan.gallery.stores.qdrant.where import means_the_same, translated
+from midspan.gallery.stores.turns import view, writes
+from midspan.gallery.stores.turns.engine import Sought
 from midspan.gallery.stores.turns.keys import failed_key, item_key, trail_key, work_key
+from midspan.gallery.stores.turns.store import TurnStore
 from midspan.spaces import Metric, Space
-from tests.gallery.samples import NEW, OLD, add, embed, entry, start
+from tests.gallery.samples import NEW, OLD, add, drafts, embed, entry, start
 from tests.gallery.script import picture, same_search, step
 from tests.gallery.test_crash import survive
 
@@ -239,8 +242,8 @@ def test_settings_reach_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     assert vectors.quantization_config.scalar.type == "int8"
     assert [arguments[1] for _, arguments, _ in indexes] == ["pk", "row"]
     recorder.calls.clear()
-    vectors = [np.ones(8, np.float32)]
-    server.search("v", vectors, [], metric="l2", limit=5, index=None, exact=False, time=0)
+    one = [np.ones(8, np.float32)]
+    server.search("v", Sought(one, [], metric="l2", limit=5, index=None, exact=False, time=0))
     ((verb, (_, (request,)), settings),) = recorder.calls
     assert (verb, settings) == ("query_batch_points", {"consistency": "majority"})
     assert (request.params.hnsw_ef, request.params.exact) == (200, False)
@@ -290,6 +293,33 @@ def test_a_folder_is_kept(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_folder_survives_kill_9(tmp_path: Path) -> None:
     survive(f"qdrant+local://{tmp_path}/data/shop?lease=0.5", kills=2, steps=5)
+
+
+def test_a_long_work_list_is_made_in_portions_and_by_whoever_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(writes, "PORTION", 10)
+    monkeypatch.setattr(view, "ROWS", 5)
+    model = MemoryStore.create("memory:", OLD, entry=entry("create"))
+    store = create_store("qdrant+local://:memory:/portions", OLD, entry=entry("create"))
+    ids = [f"i{number:02}" for number in range(35)]
+    for one in (store, model):
+        add(one, ids[::-1])
+    with monkeypatch.context() as patch:
+        patch.setattr(TurnStore, "_list_work", lambda self: None)  # it dies after the first
+        start(store)
+    start(model)
+    assert store.count() == model.count()  # they are known all the same
+    for one in (store, model):  # before and behind the place where it stopped
+        one.upsert(drafts(["i03", "i30", "z"]), [embed(["i03", "i30", "z"], seed=1)], mode="put")
+        one.fill(embed(["i05", "i33"], NEW), revisions=[1, 1])
+        one.delete(["i04", "i31"])
+    assert store.count() == model.count()
+    claims = [one.claim(worker="w", limit=50, seconds=60) for one in (store, model)]
+    names = [[task.item.id for task in claim] for claim in claims]
+    assert names[0] == names[1]
+    assert len(names[0]) == len(set(names[0])) == store.count().pending == 32
+    store.close()
 
 
 def test_failures_stand_by_id_and_out_of_the_way(tmp_path: Path) -> None:

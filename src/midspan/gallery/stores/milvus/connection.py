@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,6 +10,8 @@ from typing import Any
 from midspan.errors import MissingDependency, StoreError
 from midspan.gallery.stores.milvus.place import Place, split_location
 from midspan.gallery.stores.turns.engine import Beat, Gone, Refused, Row
+from midspan.gallery.stores.turns.handle import Handle
+from midspan.gallery.stores.turns.portions import portions
 
 SECONDS = 20.0  # after which an answer is no longer waited for
 LOAD_SECONDS = 120.0
@@ -44,8 +45,7 @@ class Connection:
         self.shown = self.place.shown
         self._error: type[Exception] = pymilvus.MilvusException
         self.types: Any = pymilvus.DataType
-        self._process = os.getpid()
-        self._open = True
+        self._handle = Handle(self.shown)
         with self.errors():
             self._client: Any = pymilvus.MilvusClient(
                 uri=self.place.uri,
@@ -55,16 +55,13 @@ class Connection:
             )
 
     def close(self) -> None:
-        if self._open:
-            self._open = False
+        if self._handle.open:
+            self._handle.open = False
             self._client.close()
 
     @property
     def client(self) -> Any:
-        if not self._open:
-            raise StoreError(f"{self.shown}: this gallery is closed")
-        if os.getpid() != self._process:
-            raise StoreError(f"{self.shown}: opened by another process; open it again after a fork")
+        self._handle.check()
         return self._client
 
     @contextmanager
@@ -94,7 +91,7 @@ class Connection:
 
     def put(self, collection: str, rows: Iterable[Row], *, beat: Beat) -> None:
         """In portions; `beat` is called after each."""
-        for portion in _portions(rows):
+        for portion in portions(_sized(rows), rows=INSERT_ROWS, size=INSERT_BYTES):
             with self.errors():
                 self.client.insert(collection, portion, timeout=SECONDS)
             beat()
@@ -149,17 +146,10 @@ class Connection:
             self.client.drop_collection(collection, timeout=SECONDS)
 
 
-def _portions(rows: Iterable[Row]) -> Iterator[list[Row]]:
-    portion, size = list[Row](), 0
+def _sized(rows: Iterable[Row]) -> Iterator[tuple[Row, int]]:
     for row in rows:
-        weight = 200 + len(row.get("body", "")) + 4 * len(row["vector"]) + row.pop("weight", 0)
-        if portion and (size + weight > INSERT_BYTES or len(portion) == INSERT_ROWS):
-            yield portion
-            portion, size = [], 0
-        portion.append(row)
-        size += weight
-    if portion:
-        yield portion
+        weight = row.pop("weight", 0)
+        yield row, 200 + len(row.get("body", "")) + 4 * len(row["vector"]) + weight
 
 
 def _first_line(error: Exception) -> str:

@@ -5,17 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from midspan.gallery.stores.milvus.where import where
-from midspan.gallery.stores.turns.conditions import (
-    After,
-    Among,
-    Before,
-    Condition,
-    Is,
-    Outside,
-    Passing,
-    Span,
-    Within,
-)
+from midspan.gallery.stores.turns import conditions as one
+from midspan.gallery.stores.turns.conditions import Condition, Passing
 
 
 def expression(conditions: Sequence[Condition]) -> str:
@@ -24,21 +15,21 @@ def expression(conditions: Sequence[Condition]) -> str:
 
 
 def _one(condition: Condition) -> str:
-    if isinstance(condition, Is):
+    if isinstance(condition, one.Is):
         return f"{condition.field} == {_value(condition.value)}"
-    if isinstance(condition, Among):
+    if isinstance(condition, one.Among):
         return f"{condition.field} in {listed(condition.values)}"
-    if isinstance(condition, Span):
+    if isinstance(condition, one.Span):
         low = "" if condition.low is None else f"{condition.field} >= {condition.low!r}"
         high = "" if condition.high is None else f"{condition.field} < {condition.high!r}"
         return " and ".join(filter(None, (low, high)))
-    if isinstance(condition, Outside):
+    if isinstance(condition, one.Outside):
         return f"({condition.field} < {condition.low} or {condition.field} >= {condition.high})"
-    if isinstance(condition, Within):  # "0" is the character behind the slash
+    if isinstance(condition, one.Within):  # "0" is the character behind the slash
         return f'pk > "{condition.prefix}" and pk < "{condition.prefix[:-1]}0"'
-    if isinstance(condition, Before):
+    if isinstance(condition, one.Before):
         return f"pk < {_value(condition.key)}"
-    if isinstance(condition, After):
+    if isinstance(condition, one.After):
         return f"pk > {_value(condition.key)}"
     return _passing(condition)
 

@@ -16,9 +16,9 @@ from midspan.gallery.stores.milvus.where import where
 from midspan.gallery.stores.settings import with_settings
 from midspan.gallery.stores.turns.access import Access
 from midspan.gallery.stores.turns.conditions import Among, Condition
-from midspan.gallery.stores.turns.engine import MOST, Beat, Row
+from midspan.gallery.stores.turns.engine import MOST, Beat, Row, Sought
 from midspan.gallery.stores.turns.head import Head
-from midspan.spaces import FloatArray, Metric, Space
+from midspan.spaces import Metric, Space
 
 PAYLOAD = 50_000  # bytes that Milvus can filter by
 
@@ -81,30 +81,19 @@ class Server(Connection):
     def count(self, collection: str, where: Sequence[Condition], *, time: int) -> int:
         return int(self.query(collection, where, ["count(*)"], time=time)[0]["count(*)"])
 
-    def search(
-        self,
-        collection: str,
-        vectors: Sequence[FloatArray],
-        where: Sequence[Condition],
-        *,
-        metric: Metric,
-        limit: int,
-        index: Mapping[str, Any] | None,
-        exact: bool,
-        time: int,
-    ) -> list[list[Row]]:
+    def search(self, collection: str, sought: Sought) -> list[list[Row]]:
         level = self.place.consistency
         with self.errors():
             found = self.client.search(
                 collection,
-                data=list(vectors),
-                filter=expression(where),
-                limit=limit,
+                data=list(sought.vectors),
+                filter=expression(sought.where),
+                limit=sought.limit,
                 output_fields=["row", "vector"],
-                search_params=self._breadth(index, limit),
+                search_params=self._breadth(sought.index, sought.limit),
                 timeout=connection.SECONDS,
                 consistency_level=level,
-                **({"guarantee_timestamp": time} if level == "Customized" else {}),
+                **({"guarantee_timestamp": sought.time} if level == "Customized" else {}),
             )
         return [
             [

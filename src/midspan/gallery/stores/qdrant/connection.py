@@ -12,6 +12,7 @@ from midspan.errors import MissingDependency, StoreError
 from midspan.gallery.stores.qdrant.local import Shared, alone, close_local, open_local
 from midspan.gallery.stores.qdrant.place import KEY, Place, split_location
 from midspan.gallery.stores.turns.engine import Gone, Refused
+from midspan.gallery.stores.turns.handle import Handle
 
 SECONDS = 20  # after which an answer is no longer waited for
 FIRST = (1, 16)  # the first version with conditional updates
@@ -27,8 +28,7 @@ class Connection:
             ) from error
         self.place: Place = split_location(location)
         self.shown = self.place.shown
-        self._process = os.getpid()
-        self._open = True
+        self._handle = Handle(self.shown)
         self._shared: Shared | None = None
         if self.place.folder is not None:
             with self.errors():
@@ -49,9 +49,9 @@ class Connection:
         return self._shared is not None
 
     def close(self) -> None:
-        if not self._open:
+        if not self._handle.open:
             return
-        self._open = False
+        self._handle.open = False
         if self.place.folder is not None:
             close_local(self.place.folder)
         else:
@@ -59,11 +59,12 @@ class Connection:
 
     @property
     def client(self) -> Any:
-        if not self._open:
-            raise StoreError(f"{self.shown}: this gallery is closed")
-        if os.getpid() != self._process:
-            raise StoreError(f"{self.shown}: opened by another process; open it again after a fork")
+        self._handle.check()
         return self._client
+
+    def reading(self) -> dict[str, Any]:
+        """With several replicas, what most of them say."""
+        return {"consistency": "majority"} if self.place.layout.replicas > 1 else {}
 
     def _check_version(self, version: str) -> None:
         numbers = version.split("-", maxsplit=1)[0].split(".")

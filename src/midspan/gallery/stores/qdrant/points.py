@@ -50,20 +50,6 @@ def vector_points(rows: Iterable[Row], metric: Metric) -> Iterator[tuple[models.
         yield models.PointStruct(id=row["pk"], vector=vector.tolist(), payload=payload), size
 
 
-def portions(
-    points: Iterable[tuple[models.PointStruct, int]],
-) -> Iterator[list[models.PointStruct]]:
-    portion, total = list[Any](), 0
-    for point, size in points:
-        if portion and (total + size > BYTES or len(portion) == ROWS):
-            yield portion
-            portion, total = [], 0
-        portion.append(point)
-        total += size
-    if portion:
-        yield portion
-
-
 def wanted(fields: Sequence[str]) -> dict[str, Any]:
     """What a request must ask for to get these fields."""
     vectors = "vector" in fields

@@ -14,34 +14,33 @@ from midspan.gallery.filters import Filter
 from midspan.gallery.scores import prepare
 from midspan.gallery.stores.qdrant import schema
 from midspan.gallery.stores.qdrant.connection import Connection
-from midspan.gallery.stores.qdrant.keys import field, numbers, point_id, span
-from midspan.gallery.stores.qdrant.order import next_keys
+from midspan.gallery.stores.qdrant.keys import numbers, point_id
 from midspan.gallery.stores.qdrant.place import split_location
 from midspan.gallery.stores.qdrant.points import (
+    BYTES,
     ROWS,
     as_row,
-    portions,
     record_points,
     vector_points,
     wanted,
 )
+from midspan.gallery.stores.qdrant.reading import by_key, keys_after, scroll
 from midspan.gallery.stores.qdrant.where import (
     as_filter,
-    between,
     equal,
     means_the_same,
     translated,
 )
 from midspan.gallery.stores.settings import with_settings
 from midspan.gallery.stores.turns.access import Access
-from midspan.gallery.stores.turns.conditions import After, Among, Condition, Is, Within
-from midspan.gallery.stores.turns.engine import Beat, Gone, Row
+from midspan.gallery.stores.turns.conditions import After, Among, Condition, Is
+from midspan.gallery.stores.turns.engine import Beat, Gone, Row, Sought
 from midspan.gallery.stores.turns.head import Head
-from midspan.spaces import FloatArray, Metric, Space
+from midspan.gallery.stores.turns.portions import portions
+from midspan.spaces import Metric, Space
 
 HEAD = 0  # the point that holds it
 PAYLOAD = 50_000  # bytes that are filtered by; the same in all stores that take turns
-PAGE = 4000  # rows of one answer
 
 
 class Server(Connection):
@@ -57,16 +56,12 @@ class Server(Connection):
     def adopt(self, settings: Mapping[str, str]) -> None:
         self.place = split_location(with_settings(self._location, settings))
 
-    def _reading(self) -> dict[str, Any]:
-        """With several replicas, what most of them say."""
-        return {"consistency": "majority"} if self.place.layout.replicas > 1 else {}
-
     # ---- the head
 
     def head(self) -> Head | None:
         try:
             with self.errors():
-                found = self.client.retrieve(self.name, [HEAD], **self._reading())
+                found = self.client.retrieve(self.name, [HEAD], **self.reading())
         except Gone:
             return None
         return Head.from_name(found[0].payload["name"]) if found else None
@@ -114,117 +109,39 @@ class Server(Connection):
         if isinstance(first, Is | Among) and first.field == "pk":
             assert len(where) == 1, "a key is all that can be asked for"
             keys = [first.value] if isinstance(first, Is) else first.values
-            return self._by_key(collection, keys, fields)
+            return by_key(self, collection, keys, fields)
         if not isinstance(first, After):
-            return self._scroll(collection, where, fields, start=None, limit=limit)
+            return scroll(self, collection, where, fields, start=None, limit=limit)
         if isinstance(first.key, int):  # points stand by their number
-            return self._scroll(collection, where, fields, start=first.key + 1, limit=limit)
-        keys = self._next_keys(collection, first.key, where, limit)
+            return scroll(self, collection, where, fields, start=first.key + 1, limit=limit)
+        keys = keys_after(self, collection, first.key, where, limit)
         rows = [{"pk": key} for key in keys]
         if set(fields) > {"pk"}:
-            rows = self._by_key(collection, keys, fields)
+            rows = by_key(self, collection, keys, fields)
         return sorted(rows, key=lambda row: str(row["pk"]))
-
-    def _by_key(
-        self, collection: str, keys: Sequence[str | int], fields: Sequence[str]
-    ) -> list[Row]:
-        rows: list[Row] = []
-        for start in range(0, len(keys), PAGE):
-            ids = [point_id(key) for key in keys[start : start + PAGE]]
-            with self.errors():
-                found = self.client.retrieve(
-                    collection, ids, **wanted(("pk", *fields)), **self._reading()
-                )
-            rows += [as_row(point, fields) for point in found]
-        return rows
-
-    def _scroll(
-        self,
-        collection: str,
-        where: Sequence[Condition],
-        fields: Sequence[str],
-        *,
-        start: int | str | None,
-        limit: int,
-    ) -> list[Row]:
-        rows: list[Row] = []
-        lists = [one for one in where if isinstance(one, Among) and self.local and not limit]
-        condition = as_filter([one for one in where if one not in lists])
-        among = [(one.field, set(one.values)) for one in lists]  # it would go through them
-        asked = [*fields, *(name for name, _ in among)]
-        while True:
-            with self.errors():
-                found, start = self.client.scroll(
-                    collection,
-                    scroll_filter=condition,
-                    offset=start,
-                    limit=min(PAGE, limit - len(rows)) if limit else PAGE,
-                    **wanted(asked),
-                    **self._reading(),
-                )
-            rows += [
-                as_row(point, fields)
-                for point in found
-                if all(point.payload[name] in values for name, values in among)
-            ]
-            if start is None or (limit and len(rows) >= limit):
-                return rows
-
-    def _next_keys(
-        self, collection: str, after: str, where: Sequence[Condition], limit: int
-    ) -> list[str]:
-        def read(fixed: Sequence[int], above: int, most: int) -> list[str]:
-            level = len(fixed)
-            condition = as_filter(where)
-            shared = [equal(field(place), number) for place, number in enumerate(fixed)]
-            more = [*shared, between(field(level), gt=above)]
-            with self.errors():
-                found, _ = self.client.scroll(
-                    collection,
-                    scroll_filter=_both(condition, more),
-                    limit=most,
-                    order_by=field(level),
-                    with_payload=["pk"],
-                    **self._reading(),
-                )
-            return [point.payload["pk"] for point in found]
-
-        prefix = next((one.prefix for one in where if isinstance(one, Within)), "")
-        return next_keys(read, after=after, limit=limit, shared=span(prefix)[0])
 
     def count(self, collection: str, where: Sequence[Condition], *, time: int) -> int:
         with self.errors():
             return int(self.client.count(collection, as_filter(where), exact=True).count)
 
-    def search(
-        self,
-        collection: str,
-        vectors: Sequence[FloatArray],
-        where: Sequence[Condition],
-        *,
-        metric: Metric,
-        limit: int,
-        index: Mapping[str, Any] | None,
-        exact: bool,
-        time: int,
-    ) -> list[list[Row]]:
+    def search(self, collection: str, sought: Sought) -> list[list[Row]]:
         from qdrant_client import models
 
-        condition = as_filter(where)
+        condition, metric = as_filter(sought.where), sought.metric
         asked = wanted(("pk", "row", "vector"))
         requests = [
             models.QueryRequest(
                 query=prepare(vector[None], metric=metric)[0].tolist(),
                 filter=condition,
-                limit=limit,
-                params=self._params(exact=exact, limit=limit),
+                limit=sought.limit,
+                params=self._params(exact=sought.exact, limit=sought.limit),
                 with_payload=asked["with_payload"],
                 with_vector=asked["with_vectors"],
             )
-            for vector in vectors
+            for vector in sought.vectors
         ]
         with self.errors():
-            answers = self.client.query_batch_points(collection, requests, **self._reading())
+            answers = self.client.query_batch_points(collection, requests, **self.reading())
         return [
             [
                 {
@@ -265,7 +182,7 @@ class Server(Connection):
         self._upsert(collection, vector_points(rows, metric), beat)
 
     def _upsert(self, collection: str, points: Any, beat: Beat) -> None:
-        for portion in portions(points):
+        for portion in portions(points, rows=ROWS, size=BYTES):
             with self.errors():
                 self.client.upsert(collection, portion, wait=True)
             beat()
@@ -321,9 +238,3 @@ class Server(Connection):
             return
         for collection in access.view().known.collections.values():
             schema.wait_for_index(self, collection)
-
-
-def _both(condition: Any, more: Sequence[Any]) -> Any:
-    from qdrant_client import models
-
-    return models.Filter(must=[*(condition.must if condition else []), *more])

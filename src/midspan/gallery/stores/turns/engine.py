@@ -6,6 +6,7 @@ An engine has no transactions. head.py says how a write still happens at one mom
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from midspan.errors import StoreError
@@ -29,6 +30,17 @@ class Refused(StoreError):
 
 class Gone(Refused):
     """There is no such collection."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sought:
+    vectors: Sequence[FloatArray]
+    where: Sequence[Condition]
+    metric: Metric
+    limit: int
+    index: Mapping[str, Any] | None  # what was recorded of an approximate index that we built
+    exact: bool
+    time: int  # see Engine.now
 
 
 class Engine(Protocol):
@@ -82,22 +94,11 @@ class Engine(Protocol):
 
     def count(self, collection: str, where: Sequence[Condition], *, time: int) -> int: ...
 
-    def search(
-        self,
-        collection: str,
-        vectors: Sequence[FloatArray],
-        where: Sequence[Condition],
-        *,
-        metric: Metric,
-        limit: int,
-        index: Mapping[str, Any] | None,
-        exact: bool,
-        time: int,
-    ) -> list[list[Row]]:
+    def search(self, collection: str, sought: Sought) -> list[list[Row]]:
         """(pk, distance, row, vector) of the nearest for each query vector.
 
         distance: cosine or product, the larger the nearer; for l2 its square, the smaller the
-        nearer. `index` is what was recorded of an approximate index that this store has built.
+        nearer.
         """
         ...
 

@@ -195,6 +195,7 @@ class Known:
     settings: Mapping[str, str]  # of the collections, as they were given at the first
     indexed: Mapping[str, Mapping[str, Any]]  # approximate indexes that this store built, by space
     epoch: int = 0  # number of the write that made the present work list
+    listing: str | None = None  # it is being made, and holds the ids up to this one; None: all
     void: tuple[
         tuple[int, int], ...
     ] = ()  # numbers, first and last, of writes that were broken off
@@ -213,6 +214,7 @@ class Known:
             "settings": self.settings,
             "indexed": self.indexed,
             "epoch": self.epoch,
+            "listing": self.listing,
             "void": self.void,
         }
         return Record(pk=state_key(number), kind=STATE, stamp=first_stamp(number), body=body)
@@ -234,6 +236,7 @@ class Known:
             settings=body["settings"],
             indexed=body["indexed"],
             epoch=body["epoch"],
+            listing=body["listing"],
             void=tuple((first, last) for first, last in body["void"]),
             parts=record.parts,
         )

@@ -14,7 +14,7 @@ from midspan.gallery.items import Hit
 from midspan.gallery.records import Query
 from midspan.gallery.scores import pair_scores, prepare
 from midspan.gallery.stores.turns.conditions import Among, Condition, Is, Passing
-from midspan.gallery.stores.turns.engine import MOST, Row
+from midspan.gallery.stores.turns.engine import MOST, Row, Sought
 from midspan.gallery.stores.turns.records import ITEM, Stored
 from midspan.gallery.stores.turns.view import View, vectors
 from midspan.spaces import FloatArray, Metric
@@ -142,16 +142,16 @@ def _ask(
     for condition in conditions:
         for start in range(0, len(todo), at_once):
             part = todo[start : start + at_once]
-            answers = view.engine.search(
-                known.collections[space],
-                [one.vector for one in part],
-                condition,
+            sought = Sought(
+                vectors=[one.vector for one in part],
+                where=condition,
                 metric=known.state.spaces[space].metric,
                 limit=fetch,
                 index=known.indexed.get(space),
                 exact=query.exact,
                 time=view.head.time,
             )
+            answers = view.engine.search(known.collections[space], sought)
             for one, answer in zip(part, answers, strict=True):
                 one.found |= {(space, row["pk"]): row for row in answer}
                 if len(answer) >= fetch:

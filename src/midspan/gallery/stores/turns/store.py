@@ -68,7 +68,15 @@ class TurnStore:
 
     def change(self, state: State, *, entry: Entry) -> State:
         with self._access.turn() as turn:
-            return writes.change(turn, state, entry)
+            after = writes.change(turn, state, entry)
+        self._list_work()
+        return after
+
+    def _list_work(self) -> None:
+        """A long work list takes several writes; who dies in between leaves the rest to others."""
+        while self._access.view().known.listing is not None:
+            with self._access.turn() as turn:
+                writes.list_work(turn)
 
     def record(self, entry: Entry) -> None:
         with self._access.turn() as turn:
@@ -180,6 +188,7 @@ class TurnStore:
 
     def claim(self, *, worker: str, limit: int, seconds: float) -> list[Task]:
         rules.check_limit(limit)
+        self._list_work()
         with self._access.turn() as turn:
             return work.claim(turn, worker, limit, seconds)
 

@@ -204,9 +204,10 @@ class View:
             number = known.numbers[space]
             live[space] = sum(by_mask[mask] for mask in known.masks(having=number, lacking=before))
             before = (*before, number)
-        work = failed = 0
+        lacking = failed = 0
         if state.target is not None:
-            work = self.count(self.working())
+            masks = known.masks(lacking=(known.numbers[state.target],))
+            lacking = sum(by_mask[mask] for mask in masks)
             failed = self.count(self.given_up())
         return Counts(
             items=items,
@@ -216,7 +217,7 @@ class View:
             },
             live=live,
             without=items - sum(live.values()),
-            pending=work - failed,
+            pending=lacking - failed,
             failed=failed,
         )
 

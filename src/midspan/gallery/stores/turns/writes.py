@@ -17,6 +17,7 @@ from midspan.gallery.stores.turns.turn import Turn
 from midspan.spaces import Embeddings, Space
 
 SPACES = 8  # that a gallery can know at once
+PORTION = 100_000  # tasks that one write puts on the work list
 
 
 def upsert(
@@ -81,16 +82,44 @@ def leave_work(turn: Turn, items: Iterable[Stored]) -> None:
 
 
 def put_to_work(turn: Turn, items: Iterable[Stored]) -> None:
-    """Those that lack a vector in the target."""
+    """Those that lack a vector in the target, unless the list is not there yet: it will be."""
     known = turn.known
     if known.state.target is None:
         return
     number = known.numbers[known.state.target]
-    turn.put(
-        Job(id=item.id, number=item.number, row=item.row).record(turn.stamp(), epoch=known.epoch)
-        for item in items
-        if number not in item.vectors
+    _put_jobs(
+        turn,
+        (
+            item
+            for item in items
+            if number not in item.vectors and (known.listing is None or item.id <= known.listing)
+        ),
     )
+
+
+def _put_jobs(turn: Turn, items: Iterable[Stored]) -> None:
+    turn.put(
+        Job(id=item.id, number=item.number, row=item.row).record(
+            turn.stamp(), epoch=turn.known.epoch
+        )
+        for item in items
+    )
+
+
+def list_work(turn: Turn) -> None:
+    """Go on with the work list, by id: a portion, so that nobody waits long for his turn."""
+    known, listed = turn.known, 0
+    if known.listing is None or known.state.target is None:
+        return
+    lacking = (known.numbers[known.state.target],)
+    after: str | None = None
+    for page in turn.view.items(after=known.listing, masks=known.masks(lacking=lacking)):
+        _put_jobs(turn, page)
+        listed += len(page)
+        if listed >= PORTION:
+            after = page[-1].id
+            break
+    turn.change(dataclasses.replace(known, listing=after, parts=0))
 
 
 def _put_items(turn: Turn, items: Iterable[Stored]) -> None:
@@ -190,10 +219,7 @@ def change(turn: Turn, state: State, entry: Entry) -> State:
         turn.drop(known.collections[fingerprint])
     retarget = after.target != before.target
     turn.change(_with_spaces(turn, known, after, retarget=retarget))
-    if retarget and after.target is not None:
-        lacking = (turn.known.numbers[after.target],)
-        for page in turn.view.items(masks=known.masks(lacking=lacking)):
-            put_to_work(turn, page)
+    list_work(turn)
     turn.put([line(entry, turn.stamp())])
     return after
 
@@ -213,6 +239,7 @@ def _with_spaces(turn: Turn, known: Known, after: State, *, retarget: bool) -> K
             collections[fingerprint] = new_vectors(turn, space)
     for fingerprint in numbers.keys() - known.numbers.keys():
         turn.engine.wait_until_loaded(collections[fingerprint], beat=turn.beat)
+    first = None if after.target is None else ""
     return dataclasses.replace(
         known,
         state=after,
@@ -220,6 +247,7 @@ def _with_spaces(turn: Turn, known: Known, after: State, *, retarget: bool) -> K
         collections=collections,
         indexed={space: index for space, index in known.indexed.items() if space in numbers},
         epoch=turn.head.attempt if retarget else known.epoch,
+        listing=first if retarget else known.listing,
         parts=0,
     )
 
