@@ -30,6 +30,7 @@ from midspan.spaces import IntArray, Space
 from midspan.training.batch_norm import synchronised
 from midspan.training.distributed import Processes, processes
 from midspan.training.loop import Task, fit
+from midspan.training.row_files import whole_classifier
 from midspan.training.settings import TrainSettings, VariationSettings
 from midspan.training.variations import Variations, make_variations
 from tests.training.test_attributes import striped
@@ -153,6 +154,8 @@ def trained(
     }
     if isinstance(task.loss, PartialFC):
         found["loss.rows"] = torch.cat(team.all(task.loss.held.rows))
+        whole = whole_classifier(task.loss, group=team.patient)
+        assert not team.first or torch.equal(whole.class_rows(), found["loss.rows"])
     if team.first:
         found |= {
             f"epoch {line['epoch']:.0f} {name}": torch.tensor(value)

@@ -23,7 +23,7 @@ def embed(
         str,
         typer.Argument(help="Run or encoder folder, model.onnx, efficientnet-lite0, hf:…, timm:…"),
     ],
-    images: Annotated[Path, typer.Argument(help="Folder, .csv or .npz of images (or vectors).")],
+    images: Annotated[Path, typer.Argument(help="Folder, .csv, .npz, .tar shards; or vectors.")],
     out: Annotated[Path, typer.Option(help="Where to write: .npz or .parquet.")],
     split: Annotated[Split, typer.Option(help="Which part of the images.")] = "all",
     strict: Annotated[bool, typer.Option(help="A broken image is an error.")] = False,
