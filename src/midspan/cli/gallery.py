@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Stored items, their vectors by space, and search.", no_args_is_help=True)
 
 LOCATION = typer.Argument(
-    help="shop.midspan, postgresql://…/db?table=shop, milvus://host:port/shop"
+    help="shop.midspan, postgresql://…/db?table=shop, milvus://host:port/shop, qdrant://host/shop"
 )
 EMBEDDINGS = typer.Option(help="Vectors to store: .npz or .parquet.")
 IMAGES = typer.Option(help="Images to embed and store: folder, .csv, .npz, .tar shards.")

@@ -12,7 +12,7 @@ from midspan.errors import MissingDependency
 
 def serve(
     gallery: Annotated[
-        str, typer.Option(help="shop.midspan, postgresql://…/db?table=shop, milvus://…")
+        str, typer.Option(help="shop.midspan, postgresql://…/db?table=shop, milvus://…, qdrant://…")
     ],
     encoder: Annotated[
         str | None, typer.Option(help="Encoder of the gallery's vectors: run folder, model.onnx …")

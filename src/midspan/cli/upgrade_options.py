@@ -6,7 +6,7 @@ from typing import Literal
 
 import typer
 
-LOCATION = typer.Argument(help="The gallery: shop.midspan, postgresql://…, milvus://…")
+LOCATION = typer.Argument(help="The gallery: shop.midspan, postgresql://…, milvus://…, qdrant://…")
 TO = typer.Option("--to", help="Vectors of the new encoder (some or all items): .npz, .parquet.")
 ENCODER = typer.Option(help="The new encoder: run folder, model.onnx, hf:… …")
 MODE = typer.Option(

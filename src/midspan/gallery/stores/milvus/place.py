@@ -99,7 +99,7 @@ def split_location(location: str) -> Place:
         knob.name: settings.whole(knob.name, knob.default, knob.low, knob.high, record=True)
         for knob in kind.build
     }
-    breadth = settings.whole(kind.search.name, 0, 0, kind.search.high) or None
+    breadth = settings.whole("breadth", 0, 0, 65_536) or None
     settings.finish()
     return Place(
         uri=f"{'https' if secure else 'http'}://{host}:{port}",

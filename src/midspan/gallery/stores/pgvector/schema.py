@@ -54,11 +54,13 @@ CREATE TABLE {work} (
     worker text,
     attempts int NOT NULL DEFAULT 0,
     failed boolean NOT NULL DEFAULT false,
+    id text COLLATE "C",
     reason text NOT NULL DEFAULT '',
     moment float8 NOT NULL DEFAULT 0
 );
 CREATE INDEX ON {work} (priority DESC, item) WHERE NOT failed;
 CREATE INDEX ON {work} (worker) WHERE worker IS NOT NULL;
+CREATE INDEX ON {work} (id) WHERE failed;
 CREATE TABLE {trail} (
     line bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     moment float8 NOT NULL,

@@ -70,7 +70,7 @@ def fail(
     connection.execute(
         server.sql(
             "UPDATE {work} AS w SET attempts = w.attempts + 1, worker = NULL, failed = %s, "
-            f"due = {NOW} + %s, reason = d.reason, moment = {NOW} "
+            f"due = {NOW} + %s, reason = d.reason, moment = {NOW}, id = d.id "
             "FROM unnest(%s::text[], %s::bigint[], %s::text[]) AS d (id, revision, reason) "
             "JOIN {items} AS i ON i.id = d.id AND i.revision = d.revision WHERE w.item = i.item"
         ),
@@ -87,8 +87,8 @@ def fail(
 def failures(connection: Connection, server: Server, after: str, limit: int) -> list[Failure]:
     rows = connection.execute(
         server.sql(
-            "SELECT i.id, i.uri, w.reason, w.attempts, w.moment FROM {work} AS w "
-            "JOIN {items} AS i USING (item) WHERE w.failed AND i.id > %s ORDER BY i.id LIMIT %s"
+            "SELECT w.id, i.uri, w.reason, w.attempts, w.moment FROM {work} AS w "
+            "JOIN {items} AS i USING (item) WHERE w.failed AND w.id > %s ORDER BY w.id LIMIT %s"
         ),
         (rules.check_cursor(after), limit),
     )

@@ -26,8 +26,8 @@ def make_records(server: Connection, name: str) -> None:
     with server.errors():
         _create(server, name)
         for key in ("kind", "key", "row", "mask", "owner"):
-            _index(server, name, key, _integers(lookup=True))
-        _index(server, name, "stamp", _integers(range=True))
+            _index(server, name, key, _integers(server, lookup=True))
+        _index(server, name, "stamp", _integers(server, range=True))
         _index(server, name, "due", "float")
     index_levels(server, name, range(LEVELS))
 
@@ -35,7 +35,7 @@ def make_records(server: Connection, name: str) -> None:
 def index_levels(server: Connection, name: str, levels: range) -> None:
     with server.errors():
         for level in levels:
-            _index(server, name, field(level), _integers(lookup=True, range=True))
+            _index(server, name, field(level), _integers(server, lookup=True, range=True))
 
 
 def indexed_levels(server: Connection, name: str) -> int:
@@ -65,8 +65,8 @@ def make_vectors(server: Connection, name: str, space: Space) -> None:
                 quantization_config=codes if layout.int8 else None,
             ),
         )
-        _index(server, name, "pk", _integers(range=True))
-        _index(server, name, "row", _integers(lookup=True))
+        _index(server, name, "pk", _integers(server, range=True))
+        _index(server, name, "row", _integers(server, lookup=True))
 
 
 def _create(
@@ -83,11 +83,14 @@ def _create(
     )
 
 
-def _integers(*, lookup: bool = False, range: bool = False) -> Any:
+def _integers(server: Connection, *, lookup: bool = False, range: bool = False) -> Any:
     from qdrant_client import models
 
     return models.IntegerIndexParams(
-        type=models.IntegerIndexType.INTEGER, lookup=lookup, range=range
+        type=models.IntegerIndexType.INTEGER,
+        lookup=lookup,
+        range=range,
+        on_disk=server.place.layout.on_disk,
     )
 
 
