@@ -5,8 +5,8 @@
 DIR holds omniglot32.npz, gtsrb32.npz, flowers32.npz and glyphs28.npz. Each set is one
 `midspan bench` of its own folder below --out; a second start goes on. All are joined on one page,
 and the tables are copied to benchmarks/results/methods_*.csv. `--part ablation`,
-`--part dims` and `--part weaker` are further questions: AdvBCT's terms one by one, dims that change
-(LCE's and L2's maps), and a smaller new encoder.
+`--part dims`, `--part weaker` and `--part longer` are further questions: AdvBCT's terms one by one,
+dims that change (LCE's and L2's maps), a smaller new encoder, and half as many epochs again.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from midspan.training.bench import BenchSettings, bench, read_results, read_sett
 
 RESULTS = Path(__file__).parent / "results"
 BACKBONE = "small-cnn,width=16"
+PARTS = ("table", "ablation", "dims", "weaker", "longer")
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--part", choices=["table", "ablation", "dims", "weaker"], default="table")
+    parser.add_argument("--part", choices=list(PARTS), default="table")
     parser.add_argument("--only", choices=list(SETS), help="one data set of the table")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--results", type=Path, default=RESULTS)
@@ -94,6 +95,8 @@ def main() -> None:
             plans[f"dims-{old}-{new}"] = settings(
                 given.data, "omniglot32", methods=("lce", "l2"), dim=old, new_dim=new, seeds=1
             )
+    elif given.part == "longer":
+        plans["longer"] = settings(given.data, "omniglot32", epochs=12)
     else:
         plans["weaker"] = settings(
             given.data,
