@@ -305,7 +305,7 @@ def test_a_server_that_goes_in_the_middle_of_a_backfill(postgres: Postgres) -> N
             postgres.start()
         old, new, failed = accounted(gallery)
         assert (old + new, failed) == (200, 0)
-        assert new >= 8 * 5  # what was acknowledged is there
+        assert new >= 8 * 4  # what was acknowledged is there; the fifth was being written
         assert upgrade.run(see, settings=QUICK).new == 200
         assert gallery.verify().ok
         gallery.store.close()

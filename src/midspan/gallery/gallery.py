@@ -222,7 +222,8 @@ class Gallery:
         if isinstance(filter, Mapping):
             filter = parse_filter(filter)
         for _ in range(STATE_CHANGES):
-            view = live or self._view(space, check=among is None)
+            seen = None if live else self._seen(space, check=among is None)
+            view = live or () if seen is None else seen.live
             try:
                 return self.store.search(
                     Query(
@@ -233,6 +234,7 @@ class Gallery:
                         filter=filter,
                         exact=exact,
                         threshold=threshold,
+                        seen=seen,
                     )
                 )
             except StateChanged:  # an upgrade began or ended in this moment
@@ -242,12 +244,12 @@ class Gallery:
             f"{self.location}: the state changed {STATE_CHANGES} times; search again"
         )
 
-    def _view(self, space: Space, *, check: bool) -> tuple[str, ...]:
+    def _seen(self, space: Space, *, check: bool) -> State:
         state = self.state
         if check:
             for fingerprint in state.live:
                 check_comparable(space, state.spaces[fingerprint])
-        return state.live
+        return state
 
     def more_like(
         self, id: str, *, k: int = 10, filter: Filter | Mapping[str, Any] | None = None

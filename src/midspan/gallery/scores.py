@@ -22,12 +22,16 @@ def prepare(vectors: FloatArray, *, metric: Metric) -> FloatArray:
 
 
 def pair_scores(query: FloatArray, rows: FloatArray, *, metric: Metric) -> FloatArray:
-    """(N,) scores of one prepared query (D,) with prepared rows (N, D)."""
+    """(N,) scores of one prepared query (D,) with prepared rows (N, D); or of (Q, 1, D), (Q, N, D).
+
+    Sums run over the last axis, which is contiguous: in the same order whatever stands before it.
+    """
     wide = rows.astype(np.float64)
     if metric == "l2":
         wide -= query
-        scores = -(wide * wide).sum(axis=1)
+        scores = -np.add.reduce(wide * wide, axis=-1)
     else:
-        scores = (wide * query.astype(np.float64)).sum(axis=1)
+        wide *= query  # in float64, which holds each product of float32 exactly
+        scores = np.add.reduce(wide, axis=-1)
     rounded: FloatArray = scores.astype(np.float32)
     return rounded

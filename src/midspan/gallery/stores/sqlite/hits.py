@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
 
@@ -13,7 +14,8 @@ from midspan.spaces import Space
 
 Candidates = list[tuple[int, int, float]]  # item, space, score
 
-_by_score_and_id = itemgetter(0, 1)
+_by_id, _by_score = itemgetter(0), itemgetter(1)
+_new_hit = tuple.__new__  # Hit(…) for less: a search makes ten, a batch of them a thousand
 
 
 def read_hits(
@@ -41,7 +43,10 @@ def _best(one: Found, k: int) -> Candidates:
 def _read(
     texts: Texts, best: Sequence[Candidates], spaces: Mapping[int, Space], query: Query
 ) -> list[list[Hit]]:
-    items = dict.fromkeys([item for one in best for item, _, _ in one])
+    if len(best) == 1:
+        items = [item for item, _, _ in best[0]]
+    else:
+        items = list(dict.fromkeys([item for one in best for item, _, _ in one]))
     known = texts.of(items, filter=query.filter)
     return [_hits(one, known, spaces, query.k) for one in best]
 
@@ -49,13 +54,16 @@ def _read(
 def _hits(
     one: Candidates, known: Mapping[int, Text], spaces: Mapping[int, Space], k: int
 ) -> list[Hit]:
-    ranked = [
-        (-score, text[0], text, space)
-        for item, space, score in one
-        if (text := known.get(item)) is not None
-    ]
-    ranked.sort(key=_by_score_and_id)
-    return [
-        Hit(id, -score, spaces[space], text[1], payload_of(text))
-        for score, id, text, space in ranked[:k]
-    ]
+    """They come by falling score; only equal ones are still to be put in the order of their ids."""
+    hits, last, equal = list[Hit](), math.inf, False
+    for item, space, score in one:
+        if (text := known.get(item)) is not None:
+            payload = text[2]
+            copy = payload.copy() if type(payload) is dict else payload_of(text)
+            hits.append(_new_hit(Hit, (text[0], score, spaces[space], text[1], copy)))
+            equal |= score == last
+            last = score
+    if equal:
+        hits.sort(key=_by_id)
+        hits.sort(key=_by_score, reverse=True)  # which leaves equal ones as they are
+    return hits if len(hits) <= k else hits[:k]

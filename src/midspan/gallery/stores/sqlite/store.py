@@ -11,7 +11,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 from midspan.gallery import rules
 from midspan.gallery.filters import Filter
@@ -30,6 +30,15 @@ from midspan.gallery.stores.sqlite.texts import Texts
 from midspan.spaces import Embeddings, Space
 
 
+class _Seen(NamedTuple):
+    """What a process knows of the state, as of the counter of commits that it read before."""
+
+    commits: int
+    state: State
+    numbers: dict[str, int]  # of each space's table
+    spaces: dict[int, Space]  # by that number
+
+
 class SqliteStore:
     def __init__(self, location: str) -> None:
         self.location = location
@@ -39,7 +48,7 @@ class SqliteStore:
         self._pulse = Pulse(Path(location))
         self._follower = Follower(self._database, self._texts)
         self._bitmaps = Bitmaps()
-        self._seen: tuple[int, State, dict[str, int]] | None = None  # commits, state, tables
+        self._seen: _Seen | None = None
 
     @classmethod
     def create(
@@ -62,15 +71,16 @@ class SqliteStore:
     # ---- the gallery as a whole
 
     def state(self) -> State:
-        return self._known()[1]
+        return self._known().state
 
-    def _known(self) -> tuple[int, State, dict[str, int]]:
-        """(commits, state, number of each space's table), read again only if something changed."""
+    def _known(self) -> _Seen:
+        """Read again only if something changed."""
         commits, seen = self._database.commits(), self._seen
-        if seen is None or seen[0] != commits:
+        if seen is None or seen.commits != commits:
             with self._database.reading() as connection:
-                seen = (commits, *rows.read_state(connection))
-            self._seen = seen
+                state, numbers = rows.read_state(connection)
+            spaces = {number: state.spaces[space] for space, number in numbers.items()}
+            seen = self._seen = _Seen(commits, state, numbers, spaces)
         return seen
 
     def change(self, state: State, *, entry: Entry) -> State:
@@ -176,14 +186,17 @@ class SqliteStore:
 
     def search(self, query: Query) -> list[list[Hit]]:
         started = time.perf_counter()
-        commits, state, numbers = self._known()
+        seen = self._seen
+        if seen is None or query.seen is not seen.state:
+            seen = self._known()
+        state, numbers = seen.state, seen.numbers
         rules.check_query(state, query)
         allowed = None
         if query.filter is not None:
             with self._database.reading() as connection:
                 allowed = self._bitmaps.of(connection, query.filter)
         live = [numbers[fingerprint] for fingerprint in query.live]
-        mirror = self._follower.catch_up(commits, wanted=frozenset(live))
+        mirror = self._follower.catch_up(seen.commits, wanted=frozenset(live))
         found = search_mirror(
             mirror,
             query.vectors,
@@ -193,8 +206,7 @@ class SqliteStore:
             allowed=allowed,
             exact=query.exact,
         )
-        spaces = {number: state.spaces[fingerprint] for fingerprint, number in numbers.items()}
-        hits = read_hits(self._texts, found, spaces, query)
+        hits = read_hits(self._texts, found, seen.spaces, query)
         if state.target is not None:  # somebody may be at work, and must not be in the way
             self._pulse.note(time.perf_counter() - started)
         return hits

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from itertools import islice
 from typing import Any
 
@@ -33,17 +33,17 @@ class Texts:
         self._lock = threading.Lock()
         self._changes = 0  # how often something was forgotten
 
-    def of(self, items: Iterable[int], *, filter: Filter | None = None) -> dict[int, Text]:
-        """Of those that are there; of those that pass the filter, as they are in this moment."""
+    def of(self, items: Sequence[int], *, filter: Filter | None = None) -> dict[int, Text]:
+        """Of those that are there; of those that pass the filter, as they are in this moment.
+
+        No item twice.
+        """
         if filter is not None:
-            return self._passing(list(items), filter)
-        known, texts, missing = self._known, dict[int, Text](), []
-        for item in items:
-            if (text := known.get(item)) is not None:
-                texts[item] = text
-            else:
-                missing.append(item)
-        if missing:
+            return self._passing(items, filter)
+        known = self._known
+        texts = {item: text for item in items if (text := known.get(item)) is not None}
+        if len(texts) < len(items):
+            missing = [item for item in items if item not in texts]
             changes = self._changes
             read = self._read(missing)
             self._keep(read, changes)
@@ -79,7 +79,7 @@ class Texts:
             rows = self._database.ask(statement, (json.dumps(items),))
         payloads = json.loads(f"[{','.join([row[3] for row in rows])}]")  # one call
         return {
-            item: (id, uri, payload if _flat(payload, text) else text)
+            item: (id, uri, payload if _flat(text) else text)
             for (item, id, uri, text), payload in zip(rows, payloads, strict=True)
         }
 
@@ -99,8 +99,6 @@ def payload_of(text: Text) -> dict[str, Any]:
     return parsed
 
 
-def _flat(payload: dict[str, Any], text: str) -> bool:
-    """A copy of one level is a whole copy; and it is short."""
-    if len(text) > LONGEST:
-        return False
-    return not any(isinstance(value, dict | list) for value in payload.values())
+def _flat(text: str) -> bool:
+    """A copy of one level is a whole copy, for sure; and it is short."""
+    return len(text) <= LONGEST and "[" not in text and text.rfind("{") == 0
