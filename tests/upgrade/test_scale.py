@@ -33,7 +33,7 @@ COSTS = Costs(
 )
 
 
-def planned(store: str = "embedded", **settings: float | int) -> tuple[ScalePlan, StorePlan]:
+def planned(store: str = "embedded", /, **settings: float) -> tuple[ScalePlan, StorePlan]:
     cluster = Cluster(**{"workers": 10, **settings})  # type: ignore[arg-type]
     plan = scale_plan(items=10**9, dim=100, image_kb=100, cluster=cluster, costs=COSTS)
     return plan, next(one for one in plan.stores if one.store == store)

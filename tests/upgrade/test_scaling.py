@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from benchmarks import buckets, same_result, scaling
 from benchmarks.upgrade_world import NEW, OLD, World
+
+from midspan.gallery import Hit
+from midspan.upgrade import routing
 
 SIZES = (10_000, 100_000, 1_000_000)
 
@@ -66,14 +70,14 @@ def test_every_moment_agrees_with_numpy(run: same_result.Run) -> None:
 
 
 def test_another_answer_is_seen(run: same_result.Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = same_result.routing.search
+    asked: Callable[..., list[list[Hit]]] = routing.search
 
-    def late(*arguments: object, **settings: object) -> object:
+    def late(*arguments: object, **settings: object) -> list[list[Hit]]:
         """As an engine would that loses the best item."""
         settings["k"] = same_result.K + 1
-        return [hits[1:] for hits in asked(*arguments, **settings)]  # type: ignore[arg-type]
+        return [hits[1:] for hits in asked(*arguments, **settings)]
 
-    monkeypatch.setattr(same_result.routing, "search", late)
+    monkeypatch.setattr(routing, "search", late)
     run.whole(f"memory:{uuid.uuid4().hex}")
     assert all(row["exact_same"] == 0 for row in run.rows)
 
