@@ -28,16 +28,15 @@ from typing import Any
 import numpy as np
 from benchmarks.upgrade_images import images
 from benchmarks.upgrade_world import NEW, Notes, name
+from tests.upgrade.ray_cluster import started
 
 from midspan.gallery import Gallery, Item
 from midspan.spaces import Embeddings, Space
 from midspan.upgrade import Embed, Embedded, Upgrade
 from midspan.upgrade.cluster import Make, Workers, run_on_cluster
-from midspan.upgrade.cluster.connect import ray_module
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results" / "ray_backfill.csv"
-STORE = 300 * 2**20  # bytes of Ray's object store on each node
 FILES = 1000  # different images; a larger gallery has each several times
 BARE = 10  # times as many items where nothing is embedded
 
@@ -138,30 +137,6 @@ def work(location: str) -> None:
 # ---- the run
 
 
-@contextmanager
-def cluster() -> Iterator[None]:
-    ray = ray_module()
-    from ray.cluster_utils import Cluster
-
-    made: Any = Cluster(
-        initialize_head=True,
-        head_node_args={
-            "num_cpus": 0,
-            "include_dashboard": False,
-            "object_store_memory": STORE,
-            "_system_config": {"worker_niceness": 0},  # as the local processes
-        },
-    )
-    for _ in range(2):
-        made.add_node(num_cpus=1, object_store_memory=STORE)
-    ray.init(made.address, log_to_driver=False, logging_level="ERROR")
-    try:
-        yield
-    finally:
-        ray.shutdown()
-        made.shutdown()
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--images", type=int, default=4000)
@@ -173,7 +148,7 @@ def main() -> None:
         work(asked.work)
         return
     cores = os.cpu_count() or 1
-    with tempfile.TemporaryDirectory() as made, cluster():
+    with tempfile.TemporaryDirectory() as made, started(nodes=2):
         folder = Path(made)
         files = images(folder / "images", min(asked.images, FILES))
         paths = [files[number % len(files)] for number in range(asked.images)]

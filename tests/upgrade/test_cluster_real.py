@@ -15,44 +15,18 @@ import pytest
 from midspan.gallery import Gallery
 from midspan.upgrade import Settings, Upgrade
 from midspan.upgrade.cluster import ClusterReport, Workers, run_on_cluster
-from midspan.upgrade.cluster.connect import ray_module
 from tests.upgrade.cluster_world import Loader, batches
+from tests.upgrade.ray_cluster import node_settings, started
 from tests.upgrade.world import NEW, accounted, all_hold, ids, make, picture
 
 pytestmark = [pytest.mark.slow]
-STORE = 80 * 2**20  # bytes; the least that Ray takes is 75 MB
 SETTINGS = Settings(batch=8, growth=1, lease=1000, retries=2, back_off=0.02)
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
-    """A head that does no work, and two nodes with room for one worker each."""
-    ray = ray_module()
-    from ray.cluster_utils import Cluster
-
-    made: Any = Cluster(
-        initialize_head=True,
-        head_node_args={
-            "num_cpus": 0,
-            "include_dashboard": False,
-            "object_store_memory": STORE,
-            # a dead node is known to be dead after a second instead of fifteen
-            "_system_config": {
-                "agent_register_timeout_ms": 300_000,  # for a busy machine
-                "worker_register_timeout_seconds": 300,
-                "worker_niceness": 0,  # 15 otherwise: never their turn beside other tests
-                "health_check_initial_delay_ms": 1000,
-                "health_check_period_ms": 300,
-                "health_check_failure_threshold": 3,
-            },
-        },
-    )
-    for _ in range(2):
-        made.add_node(num_cpus=1, object_store_memory=STORE)
-    ray.init(made.address, log_to_driver=False, logging_level="ERROR")
-    yield made
-    ray.shutdown()
-    made.shutdown()
+    with started(nodes=2) as made:
+        yield made
 
 
 @pytest.fixture
@@ -89,7 +63,7 @@ def check_once(gallery: Gallery, report: ClusterReport, *, count: int = 400) -> 
 
 
 def test_a_node_is_killed_in_the_middle(cluster: Any, gallery: Gallery, tmp_path: Path) -> None:
-    node = cluster.add_node(num_cpus=1, object_store_memory=STORE)
+    node = cluster.add_node(**node_settings())
     load = Loader(tmp_path, seconds=0.05)
     workers = Workers(cluster.address, count=3)
     running = Running(lambda: run_on_cluster(gallery, load, workers=workers, settings=SETTINGS))

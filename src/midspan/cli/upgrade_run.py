@@ -81,8 +81,10 @@ def run(
         watched(upgrade.gallery, max_latency, full_speed=full_speed) as latency,
     ):
         check = None if shadow is None else watch(upgrade.gallery, shadow)
-        # A search that comes in the middle of a batch waits for all of it: keep them small.
-        settings = Settings(batch=batch) if latency is None else Settings(batch=batch, growth=1)
+        # A search that comes in the middle of a batch waits for all of it; images that travel fill
+        # the cluster's memory: keep them small.
+        small = latency is not None or ship_images
+        settings = Settings(batch=batch, growth=1) if small else Settings(batch=batch)
         if cluster is None or make is None:
             report = upgrade.run(
                 embed_from(embeddings, encoder),

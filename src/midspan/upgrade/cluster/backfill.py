@@ -29,6 +29,7 @@ from midspan.upgrade.steps import judged_by, tidy
 from midspan.upgrade.throttle import Latency, Throttle
 from midspan.upgrade.worker import Report, Settings, Stopped, Worker
 
+BRIEF = 0.02  # seconds to wait for results when the throttle decides how long to rest
 DRAIN = 30.0  # seconds that batches in work have to come back after a pause
 
 
@@ -141,7 +142,8 @@ class _Shift:
                 why = self._fill(pool)
                 if why is not None and not pool.items:
                     return why
-                self._write(pool.take(wait=IDLE), done)
+                # A limit on the rate is kept by waiting before the next batch, not here.
+                self._write(pool.take(wait=IDLE if self.throttle.free else BRIEF), done)
                 self.most = max(self.most, pool.ready)
             if why == "paused":
                 self._drain(pool, done)
