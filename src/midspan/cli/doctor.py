@@ -25,6 +25,7 @@ LIBRARIES = (
     ("efficientnet-lite-pytorch", "efficientnet_lite_pytorch", "efficientnet", "efficientnet-lite"),
     ("onnxruntime", "onnxruntime", "onnx", "running ONNX encoders"),
     ("onnxscript", "onnxscript", "onnx", "exporting to ONNX"),
+    ("webdataset", "webdataset", "shards", "images in tar shards"),
     ("trdg", "", "", "the demo's fonts: pip install --no-deps trdg==1.8.0"),
 )
 # Installed is not the same as working for these: they load libraries of their own.
