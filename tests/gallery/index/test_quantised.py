@@ -190,6 +190,25 @@ def test_codes_that_say_nothing_are_made_up_for_by_candidates(tmp_path: Path) ->
     assert recall(mirror, prepare(units[5::20] + noise, metric="cosine")) >= RECALL - 0.03
 
 
+def test_rows_written_while_an_index_is_made_do_not_spoil_its_calibration(
+    mirror: Mirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def late(*arguments: object) -> None:
+        mirror.track(2, NEW)
+        mirror.prefer((2, 1), keep={1, 2})
+        part = np.arange(0, COUNT, 5)  # of which the new index lists the former vectors
+        mirror.arrived(2, part + 1, world(0, COUNT, new=True)[part])
+        calibrate(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(upkeep, "calibrate", late)
+    upkeep.build(mirror, mirror.families[0], breathe=lambda: None)
+    ivf = mirror.families[0].ivf
+    assert ivf is not None
+    assert ivf.probes < ivf.lists
+    assert ivf.oversampling < 50
+    assert recall(mirror, NEW_QUERIES) >= 0.95
+
+
 @settings(max_examples=15, deadline=None)
 @given(
     kind=st.sampled_from(KINDS),

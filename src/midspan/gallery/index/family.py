@@ -85,6 +85,12 @@ class Family:
         if self.missed is not None:
             self.missed.append(rows)
 
+    def unlisted(self, ivf: Ivf) -> IntArray:
+        """Rows whose present vector this index, the one in use or one being made, does not list."""
+        if ivf is self.ivf:
+            return self.fresh.rows
+        return np.concatenate([*(self.missed or ()), np.empty(0, dtype=np.int64)])
+
     def drop_index(self) -> None:
         """After so many changes that comparing all is better, until a new one is made."""
         self.put_index(None)

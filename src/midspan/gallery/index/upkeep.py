@@ -103,7 +103,9 @@ class Upkeep:
 
     def _settle(self) -> None:
         """Vectors to where the layout wants them, after it changed."""
-        for shelf in self._mirror.misplaced():
+        with self._mirror.lock.shared:
+            shelves = self._mirror.misplaced()
+        for shelf in shelves:
             shelf.move(self._mirror.layout.place, lock=self._mirror.lock)
             give_back()
 
