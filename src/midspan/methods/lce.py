@@ -89,7 +89,7 @@ class LCE(Method):
             )
         centres = F.normalize(old.centres)  # (C, D_old)
         largest = torch.zeros(num_classes).scatter_reduce_(
-            0, old.labels, angle(old.vectors, centres[old.labels]), "amax"
+            0, old.labels, old.each(lambda own, labels: angle(own, centres[labels])), "amax"
         )
         self.register_buffer("centres", centres)
         self.register_buffer("limits", (largest + ROUNDING + self.slack).clamp_max(math.pi))

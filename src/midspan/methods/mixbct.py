@@ -74,7 +74,7 @@ def _reach(old: OldArtifacts, credible: float) -> Tensor:
     Halfway between the last image inside and the first outside, so that rounding decides nothing;
     infinite where all are inside.
     """
-    distances = (old.vectors - old.centres[old.labels]).norm(dim=1).detach()
+    distances = old.each(lambda own, labels: (own - old.centres[labels]).norm(dim=1)).detach()
     reach = torch.full((len(old.counts),), torch.inf)
     order = torch.argsort(old.labels, stable=True)
     for label, own in enumerate(distances[order].split(old.counts.tolist())):

@@ -5,6 +5,7 @@ No network here: an old encoder that exists only as a file of vectors is as good
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -14,6 +15,7 @@ from torch.nn import functional as F
 from midspan.errors import DataError
 from midspan.spaces import Space
 
+PART = 2**16  # images whose old vectors are worked on at once: the rest stays in the mapped file
 FEW = 4  # classes with fewer images keep all of them: quartiles of three values say nothing
 
 
@@ -80,6 +82,11 @@ class OldArtifacts:
             classifier=classifier,
             label_map=label_map,
         )
+
+    def each(self, measure: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+        """(N,) one number an image, from (vectors, labels) of some of them at a time."""
+        parts = zip(self.vectors.split(PART), self.labels.split(PART), strict=True)
+        return torch.cat([measure(vectors, labels) for vectors, labels in parts])
 
 
 def _radii(distances: Tensor, labels: Tensor, num_classes: int) -> Tensor:
