@@ -20,7 +20,7 @@ from tests.gallery.script import picture, same_search, step
 
 ROOT = Path(__file__).parents[2]
 KILLS = 10
-KILLS_SLOWLY = 3  # Milvus: the dead one's lease has to end each time
+KILLS_SLOWLY = 2  # Milvus: the dead one's lease has to end each time
 
 
 def live_and_die(location: str, *, seed: int, first: int, chance: random.Random, steps: int) -> int:
@@ -43,7 +43,7 @@ def live_and_die(location: str, *, seed: int, first: int, chance: random.Random,
 def test_acknowledged_writes_survive_kill_9(locate_shared: Locate) -> None:
     location = locate_shared()
     if location.startswith("milvus:"):
-        survive(f"{location}?lease=2", kills=KILLS_SLOWLY, steps=10)
+        survive(f"{location}?lease=1", kills=KILLS_SLOWLY, steps=10)
     else:
         survive(location, kills=KILLS, steps=25)
 

@@ -20,11 +20,12 @@ from midspan.gallery.items import Draft
 from midspan.gallery.stores.memory import MemoryStore
 from midspan.gallery.stores.milvus import connection, schema, upkeep
 from midspan.gallery.stores.milvus.connection import Connection
-from midspan.gallery.stores.milvus.place import split_location
+from midspan.gallery.stores.milvus.place import KINDS, split_location
 from midspan.gallery.stores.milvus.server import Server
 from midspan.gallery.stores.milvus.store import MilvusStore
 from midspan.gallery.stores.milvus.where import where
 from midspan.gallery.stores.turns.conditions import Is, Passing, Span
+from midspan.gallery.stores.turns.engine import Sought
 from midspan.gallery.stores.turns.head import Head, read_head
 from midspan.gallery.stores.turns.keys import after_item, item_key, trail_key, work_key, work_keys
 from midspan.gallery.stores.turns.names import hide_token
@@ -63,7 +64,7 @@ def mortal() -> Iterator[Milvus]:
     data = wheel()
     if data is None:
         pytest.skip("no Milvus server")
-    made = Milvus(data, session=5)
+    made = Milvus(data, session=3)
     yield made
     made.stop()
 
@@ -85,6 +86,25 @@ def test_a_location_names_server_database_and_gallery() -> None:
         split_location("milvus://db/shop?lease=0")
     with pytest.raises(GalleryError, match=r"lease=long; wanted 0.5 to 600"):
         split_location("milvus://db/shop?lease=long")
+
+
+def test_settings_of_an_index_are_those_of_its_kind() -> None:
+    place = split_location("milvus://db/shop?index=HNSW&M=32&breadth=64&shards=4&partitions=16")
+    assert place.index == {"index_type": "HNSW", "params": {"M": 32, "efConstruction": 200}}
+    assert (place.shards, place.partitions, place.breadth) == (4, 16, 64)
+    assert place.settings == {"index": "HNSW", "M": "32", "shards": "4", "partitions": "16"}
+    place = split_location("milvus://db/shop?index=IVF_PQ&nlist=4096&m=32&oversampling=10")
+    assert place.index["params"] == {"nlist": 4096, "m": 32, "nbits": 8}
+    assert place.oversampling == 10
+    for bad, message in (
+        ("index=FLAT", "wanted HNSW or IVF_FLAT or IVF_SQ8 or IVF_PQ or DISKANN"),
+        ("index=IVF_SQ8&M=32", "unknown setting 'M'"),
+        ("index=DISKANN&nlist=4", "unknown setting 'nlist'"),
+        ("shards=0", "wanted 1 to 64"),
+        ("consistency=none", "wanted strong or bounded or eventually"),
+    ):
+        with pytest.raises(GalleryError, match=message):
+            split_location(f"milvus://db/shop?{bad}")
 
 
 def test_tokens_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,25 +315,43 @@ def write_slowly(store: MilvusStore, other: MilvusStore) -> None:
         )
 
 
+@pytest.fixture
+def settled(milvus: Milvus, spares: Spares) -> Iterator[MilvusStore]:
+    """A gallery with settings of its own."""
+    name = "g" + uuid.uuid4().hex[:12]
+    settings = "shards=2&partitions=4&index=IVF_SQ8&nlist=16"
+    MilvusStore.create(f"{milvus.location(name)}?{settings}", OLD, entry=entry("create")).close()
+    with pytest.raises(GalleryError, match="made with shards=2"):
+        MilvusStore.open(f"{milvus.location(name)}?shards=3")
+    made = MilvusStore.open(
+        f"{milvus.location(name)}?breadth=16&consistency=bounded"
+    )  # it knows how
+    # it was made
+    yield made
+    made.close()
+    spares.forget(name)
+
+
 @on_server
 def test_an_index_is_built_when_it_pays_while_writes_go_on(
-    store: MilvusStore, monkeypatch: pytest.MonkeyPatch
+    settled: MilvusStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    store = settled
     gallery, rng = Gallery(store), np.random.default_rng(0)
-    ids = [f"i{number:05}" for number in range(2500)]
+    ids = [f"i{number:05}" for number in range(1200)]
     gallery.add(
-        Embeddings(ids=np.array(ids), vectors=unit(rng, 2500), space=OLD),
-        payloads=[{"n": number % 10} for number in range(2500)],
+        Embeddings(ids=np.array(ids), vectors=unit(rng, 1200), space=OLD),
+        payloads=[{"n": number % 10} for number in range(1200)],
     )
     store.optimise()
     assert store._access.view().known.indexed == {}  # so few are compared one by one
-    queries = unit(rng, 30)
+    queries = unit(rng, 10)
     exact = gallery.search(queries, space=OLD, k=10)
     assert gallery.search(queries, space=OLD, k=10, exact=True) == exact
     engine = store._engine
     assert isinstance(engine, Server)
     engine.place = dataclasses.replace(engine.place, index_from=500)
-    monkeypatch.setattr(upkeep, "INDEX_SECONDS", 0.0)  # the server takes up to a minute for it
+    monkeypatch.setattr(upkeep, "INDEX_SECONDS", 60.0)
     wait = upkeep._wait_for_index
 
     def write_meanwhile(where: Connection, collection: str) -> None:
@@ -323,7 +361,13 @@ def test_an_index_is_built_when_it_pays_while_writes_go_on(
 
     monkeypatch.setattr(upkeep, "_wait_for_index", write_meanwhile)
     store.optimise()
-    assert set(store._access.view().known.indexed) == {OLD.fingerprint}
+    collection = store._access.view().known.collections[OLD.fingerprint]
+    made = engine.client.describe_collection(collection)
+    assert (made["num_shards"], made["num_partitions"]) == (2, 4)
+    assert engine.client.describe_index(collection, "vector")["index_type"] == "IVF_SQ8"
+    assert store._access.view().known.indexed == {
+        OLD.fingerprint: {"index_type": "IVF_SQ8", "params": {"nlist": 16}}
+    }
     assert store.check() == []
     store.optimise()  # again does no harm
     gone = set(ids[:5])
@@ -344,11 +388,52 @@ def test_an_index_is_built_when_it_pays_while_writes_go_on(
 
 
 @on_server
+def test_the_server_takes_every_kind_of_index(
+    milvus: Milvus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each with its settings, as the store would make it. The wheel's server cannot build DISKANN:
+    it takes it, and builds nothing."""
+    rows = unit(np.random.default_rng(0), upkeep.SMALL + 100)
+    made: dict[str, Server] = {}
+    for kind in KINDS:
+        engine = Server(
+            f"{milvus.location('kinds')}?index={kind}&nlist=8"
+            if "IVF" in kind
+            else f"{milvus.location('kinds')}?index={kind}"
+        )
+        index = upkeep._index_of(engine, OLD)
+        schema.make_vectors(engine, f"kind_{kind.lower()}", OLD, index)
+        made[kind] = engine
+    for kind, engine in made.items():
+        collection = f"kind_{kind.lower()}"
+        schema.wait_until_loaded(engine, collection)
+        points = [{"pk": n, "row": n, "vector": row} for n, row in enumerate(rows)]
+        engine.insert_vectors(collection, points, metric="cosine", beat=lambda: None)
+        sought = Sought(
+            vectors=list(rows[:5]),
+            where=[],
+            metric="cosine",
+            limit=3,
+            index=upkeep._index_of(engine, OLD),
+            exact=False,
+            time=engine.now(),
+        )
+        found = engine.search(collection, sought)
+        assert [hits[0]["pk"] for hits in found] == [0, 1, 2, 3, 4], kind
+        if kind == "DISKANN":
+            monkeypatch.setattr(upkeep, "INDEX_SECONDS", 1.0)
+            with pytest.raises(StoreError, match="built nothing of the index DISKANN"):
+                upkeep._wait_for_index(engine, collection)
+        engine.drop(collection)
+        engine.close()
+
+
+@on_server
 def test_a_server_that_dies_loses_nothing_that_was_acknowledged(
     mortal: Milvus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = MilvusStore.create(mortal.location("shop"), OLD, entry=entry("create"))
-    monkeypatch.setattr(connection, "SECONDS", 3.0)
+    monkeypatch.setattr(connection, "SECONDS", 1.0)
     model = MemoryStore.create("memory:", OLD, entry=entry("create"))
     seed, number = 5, 0
     delay = threading.Timer(random.Random(3).uniform(1.0, 2.0), mortal.kill)

@@ -6,6 +6,7 @@ import random
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import psycopg
@@ -15,7 +16,7 @@ from midspan.errors import GalleryError, StoreError
 from midspan.gallery import Gallery
 from midspan.gallery.filters import Eq, Range
 from midspan.gallery.items import Draft
-from midspan.gallery.records import Query
+from midspan.gallery.records import Failed, Query
 from midspan.gallery.stores.memory import MemoryStore
 from midspan.gallery.stores.pgvector import schema
 from midspan.gallery.stores.pgvector.place import hide_password, split_location
@@ -142,6 +143,45 @@ def test_a_gallery_in_partitions_answers_like_one_in_memory(
     ]
     assert np.mean(shares) >= 0.97
     store.close()
+
+
+@pytest.mark.server
+@pytest.mark.slow
+def test_a_page_of_a_scan_reads_a_page(
+    store: PgvectorStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = [f"i{number:05}" for number in range(3000)]
+    Gallery(store).add(
+        Embeddings(ids=np.array(ids), vectors=unit(np.random.default_rng(0), 3000), space=OLD)
+    )
+    start(store)
+    store.fill(embed(ids[:500], NEW), revisions=[1] * 500)
+    store.fail([Failed(id, 1, "x") for id in ids[600:900]], retry_after=None)
+    store.optimise()
+    with store._server.asking() as connection:
+        connection.execute(store._server.sql("ANALYZE {work}"))
+    seen: list[tuple[bytes, Any]] = []
+    execute = psycopg.Connection.execute
+
+    def spy(self: Any, query: Any, params: Any = None, **settings: Any) -> Any:
+        seen.append((query, params))
+        return execute(self, query, params, **settings)
+
+    monkeypatch.setattr(psycopg.Connection, "execute", spy)
+    store.scan(filter=None, missing=None, after=ids[1000], limit=20)
+    store.scan(filter=None, missing=NEW.fingerprint, after=ids[700], limit=20)
+    store.failures(after=ids[700], limit=3)
+    statements = [(query, params) for query, params in seen if "id LIMIT" in str(query)]
+    table = store._server.table
+    indexes = [f"{table}_items_id_key", f"{table}_items_id_key", f"{table}_work_id_idx"]
+    for index, (query, params) in zip(indexes, statements, strict=True):
+        with store._server.asking() as connection:
+            plan = execute(connection, b"EXPLAIN ANALYZE " + query, params).fetchall()
+        text = "\n".join(str(line) for (line,) in plan)
+        assert index in text
+        assert "Sort" not in text.partition("Limit")[2], text  # a page may be, not what it is of
+        assert f"Seq Scan on {table}_items" not in text, text
+        assert f"Seq Scan on {table}_work" not in text, text
 
 
 def prefer_indexes(store: PgvectorStore, monkeypatch: pytest.MonkeyPatch) -> None:

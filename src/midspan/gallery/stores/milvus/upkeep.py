@@ -10,6 +10,7 @@ import dataclasses
 import time
 from typing import Any
 
+from midspan.errors import StoreError
 from midspan.gallery.stores.milvus import schema
 from midspan.gallery.stores.milvus.connection import LOAD_SECONDS, Connection
 from midspan.gallery.stores.turns.access import Access
@@ -58,7 +59,11 @@ def _move_to_index(server: Connection, access: Access, space: str) -> None:
     for page in vectors(view, space, after=last):
         server.put(new, page, beat=lambda: None)
         last = page[-1]["pk"]
-    _wait_for_index(server, new)
+    try:
+        _wait_for_index(server, new)
+    except BaseException:
+        server.drop(new)
+        raise
     with access.turn() as turn:
         if turn.known.collections.get(space) != old:
             turn.drop(new)  # somebody else was faster, or the space is forgotten
@@ -97,6 +102,21 @@ def _wait_for_index(server: Connection, collection: str) -> None:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and not ready(server, collection):
             time.sleep(0.1)
+    _check_begun(server, collection)
+
+
+def _check_begun(server: Connection, collection: str) -> None:
+    """A large index may take longer than one waits; one that is not begun will never be."""
+    if _indexed(server, collection):
+        return
+    with server.errors():
+        told = server.client.describe_index(collection, "vector")
+    if told["indexed_rows"] == 0:
+        raise StoreError(
+            f"{server.shown}: in {INDEX_SECONDS:g} s the server built nothing of the index "
+            f"{told['index_type']}; is it made and set up for it? (DISKANN wants a server with "
+            "queryNode.enableDisk and fast disks.) The gallery goes on without"
+        )
 
 
 def _segments(server: Connection, collection: str) -> list[Any]:

@@ -87,8 +87,9 @@ def fail(
 def failures(connection: Connection, server: Server, after: str, limit: int) -> list[Failure]:
     rows = connection.execute(
         server.sql(
-            "SELECT w.id, i.uri, w.reason, w.attempts, w.moment FROM {work} AS w "
-            "JOIN {items} AS i USING (item) WHERE w.failed AND w.id > %s ORDER BY w.id LIMIT %s"
+            "SELECT w.id, i.uri, w.reason, w.attempts, w.moment FROM (SELECT * FROM {work} "
+            "WHERE failed AND id > %s ORDER BY id LIMIT %s) AS w "  # by the index, then the rest
+            "JOIN {items} AS i USING (item) ORDER BY w.id"
         ),
         (rules.check_cursor(after), limit),
     )
