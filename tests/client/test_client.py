@@ -65,6 +65,7 @@ VERBS: dict[tuple[str, str], Callable[[Client], object]] = {
     ("POST", "/v1/upgrade/run"): lambda client: client.upgrade.run(max_rate=1.0),
     ("POST", "/v1/upgrade/pause"): lambda client: client.upgrade.pause(reason="lunch"),
     ("POST", "/v1/upgrade/resume"): lambda client: client.upgrade.resume(),
+    ("POST", "/v1/upgrade/retry"): lambda client: client.upgrade.retry(),
     ("POST", "/v1/upgrade/gate"): lambda client: client.upgrade.gate(),
     ("POST", "/v1/upgrade/finish"): lambda client: client.upgrade.finish(),
     ("POST", "/v1/upgrade/rollback"): lambda client: client.upgrade.rollback(),

@@ -9,7 +9,9 @@ import numpy as np
 from fastapi.testclient import TestClient
 
 from midspan.bridges import Ridge
+from midspan.service.quality import Flipped, Quality, _worst
 from midspan.spaces import Embeddings
+from midspan.upgrade import ORDERS, Upgrade
 from tests.service.conftest import Serve
 from tests.service.shop import Shop, encoded, name, new_vectors, picture
 from tests.service.test_routes_search import core_of
@@ -46,6 +48,7 @@ def test_a_whole_upgrade_over_http(client: TestClient) -> None:
     info = client.get("/v1/gallery").json()
     assert sorted(space["role"] for space in info["spaces"].values()) == ["old", "target"]
     assert info["can_upgrade"] is False
+    assert (info["orders"][0], set(info["orders"])) == ("uncertainty", set(ORDERS))
     time.sleep(1.5)
     assert client.get("/v1/upgrade").json()["new"] == 0, "nobody asked for the backfill yet"
     assert client.post("/v1/upgrade/start").status_code == 409
@@ -69,6 +72,9 @@ def test_a_whole_upgrade_over_http(client: TestClient) -> None:
     flips = client.get("/v1/upgrade/flips", params={"limit": 3}).json()
     assert flips["queries"] == 60
     assert all(flip["before_rank"] == 1 for flip in flips["flips"])
+    restarted = Quality(core_of(client)).last_flips()  # which has only the gallery to look at
+    assert [one.query_id for one in restarted.flips[:3]] == [f["query_id"] for f in flips["flips"]]
+    assert (restarted.queries, restarted.labelled) == (60, flips["labelled"])
 
     finished = post(client, "finish", {"force": True})
     assert finished["phase"] == "none"
@@ -114,6 +120,17 @@ def test_broken_pictures_are_on_the_list_with_their_reason(serve: Serve, shop: S
     assert (page["failures"][0]["id"], page["next"]) == ("gone", "gone")
     rest = client.get("/v1/upgrade/failures", params={"after": "gone"}).json()["failures"]
     assert [(one["id"], "no folder" in one["reason"]) for one in rest] == [("outside", True)]
+
+    until(client, lambda status: not status["job"]["running"])
+    Upgrade(core_of(client).gallery).pause()  # or the worker would have tried them by then
+    again = post(client, "retry")
+    assert (again["old"], again["failed"]) == (2, 0)
+    entry = client.get("/v1/audit").json()["entries"][0]
+    assert (entry["what"], entry["details"]) == ("upgrade retry", {"items": 2})
+    post(client, "resume")
+    assert until(client, lambda status: status["old"] == 0)["failed"] == 2
+    post(client, "rollback")
+    assert client.post("/v1/upgrade/retry").status_code == 409
 
 
 def test_vectors_that_were_made_elsewhere_need_no_encoder(
@@ -164,3 +181,14 @@ def test_without_a_new_encoder_there_is_nowhere_to_go(serve: Serve) -> None:
         answer = client.post(f"/v1/upgrade/{verb}")
         assert answer.status_code == 409
         assert "--new-encoder" in answer.json()["error"]["message"]
+
+
+def test_the_trail_keeps_the_worst_flips_and_no_more_than_it_can_hold() -> None:
+    def flip(number: int, size: int) -> Flipped:
+        return Flipped(f"{number:04}" + "q" * size, ("a",), ("b",), 1, None)
+
+    many = [flip(number, 100) for number in range(1000)]
+    kept = list(_worst(many))
+    assert kept == many[: len(kept)]
+    assert 140 <= len(kept) <= 160
+    assert list(_worst([flip(1, 20_000)])) == []

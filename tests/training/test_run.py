@@ -228,6 +228,34 @@ def test_a_head_over_vectors(tmp_path: Path) -> None:
         )
 
 
+def test_old_vectors_without_labels_are_refused_before_the_training(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    labels = np.arange(120) % 6
+    features = Embeddings(
+        ids=np.array([f"i{n}" for n in range(120)]),
+        vectors=rng.normal(size=(120, 12)).astype(np.float32),
+        space=Space("frozen", 12),
+        columns={"labels": labels, "split": (labels >= 4).astype(np.uint8)},
+    )
+    old = Embeddings(features.ids, features.vectors[:, :4], Space("old", 4))
+    settings = {
+        "data": {"name": "vectors", "path": str(features.save(tmp_path / "features.npz"))},
+        "encoder": {"backbone": "vectors", "dim": 4},
+        "train": {"epochs": 1, "batch_size": 16},
+        "method": {"name": "l2"},
+        "old": {"embeddings": str(old.save(tmp_path / "old.npz"))},
+    }
+    with pytest.raises(DataError, match=r"old.npz has no column 'labels'.*metrics = \[\]"):
+        train(config(settings), out=tmp_path / "bare", progress=False)
+    assert not (tmp_path / "bare" / "log.jsonl").exists(), "nothing was trained"
+    old.with_columns({"labels": labels}).save(tmp_path / "old.npz")
+    assert "cross" in train(config(settings), out=tmp_path / "judged", progress=False).scores
+    train_part = old[labels < 4]  # of the test items it has no vector: no cross test, as before
+    settings["old"] = {"embeddings": str(train_part.save(tmp_path / "part.npz"))}
+    note = train(config(settings), out=tmp_path / "part", progress=False).metrics["note"]
+    assert note.startswith("no cross test")
+
+
 def test_labels_are_mapped_by_class_name(old_run: Path) -> None:
     classifier, names = read_classifier(old_run)
     assert classifier is not None

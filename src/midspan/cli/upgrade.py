@@ -89,7 +89,7 @@ def failures(
     """Items that could not be embedded, with reasons."""
     with opened(location) as upgrade:
         found = upgrade.gallery.store.failures(after="", limit=100_000)
-        retried = upgrade.gallery.store.retry() if retry else 0
+        retried = upgrade.retry() if retry else 0
     if as_json:
         print_json({"failures": [asdict(failure) for failure in found], "retried": retried})
         return

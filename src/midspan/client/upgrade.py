@@ -61,6 +61,10 @@ class UpgradeVerbs:
     def resume(self) -> UpgradeStatus:
         return self._step("resume", {})
 
+    def retry(self) -> UpgradeStatus:
+        """Put items that were given up back on the work list."""
+        return self._step("retry", {})
+
     def gate(self) -> GateResult:
         """Old service and today's on the same queries. A FAIL pauses the upgrade."""
         return read(GateResult, self._post("gate", {}, slow=True))

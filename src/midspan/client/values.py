@@ -69,6 +69,7 @@ class GalleryInfo:
     image_search: bool
     uploads: bool
     can_upgrade: bool
+    orders: tuple[str, ...]  # that a backfill can go in, the usual one first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

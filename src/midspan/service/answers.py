@@ -34,15 +34,15 @@ def newest(state: State) -> str:
 def hits_as_json(hits: Sequence[Hit], *, new: str, places: Places) -> list[dict[str, Any]]:
     return [
         {
-            "id": hit.id,
-            "score": hit.score,
-            "space": hit.space.fingerprint,
-            "space_role": "new" if hit.space.fingerprint == new else "old",
-            "payload": hit.payload,
-            "uri": hit.uri,
-            "thumbnail": thumbnail_path(hit.id) if places.may_show(hit.uri) else None,
+            "id": id,
+            "score": score,
+            "space": space.fingerprint,
+            "space_role": "new" if space.fingerprint == new else "old",
+            "payload": payload,
+            "uri": uri,
+            "thumbnail": thumbnail_path(id) if uri and places.may_show(uri) else None,
         }
-        for hit in hits
+        for id, score, space, uri, payload in hits
     ]
 
 

@@ -12,12 +12,13 @@ import re
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from midspan.service.errors import InvalidRequest
 
 WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+NAME = b"idempotency-key"
 _KEY = re.compile(r"[\x21-\x7e]{1,200}")
 
 
@@ -37,7 +38,7 @@ class Idempotency:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         key = None
         if scope["type"] == "http" and scope["method"] in WRITES:
-            key = Headers(scope=scope).get("idempotency-key")
+            key = next((v.decode("latin-1") for k, v in scope["headers"] if k == NAME), None)
         if key is None:
             await self.app(scope, receive, send)
             return

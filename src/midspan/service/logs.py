@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import logging.handlers
 import queue
@@ -10,6 +9,8 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+
+from pydantic_core import to_json
 
 LOGGER = logging.getLogger("midspan.service")
 
@@ -31,7 +32,7 @@ class JsonLines(logging.Formatter):
                 f"{frame.filename.rpartition('/')[2]}:{frame.lineno} {frame.name}"
                 for frame in traceback.extract_tb(error.__traceback__)[-8:]
             ]
-        return json.dumps(line, ensure_ascii=False)
+        return to_json(line, fallback=str).decode()
 
 
 def set_up(level: int = logging.INFO) -> Callable[[], None]:
@@ -50,6 +51,8 @@ def set_up(level: int = logging.INFO) -> Callable[[], None]:
         logger.propagate = False
         logger.setLevel(level)
     logging.getLogger("uvicorn.access").disabled = True
+    for name in ("logThreads", "logProcesses", "logMultiprocessing"):
+        setattr(logging, name, False)  # half of the time of a line, for what no line tells
     listener.start()
     return listener.stop
 
@@ -62,7 +65,11 @@ class _AsItIs(logging.handlers.QueueHandler):
 
 
 def event(message: str, *, level: int = logging.INFO, **fields: object) -> None:
-    LOGGER.log(level, message, extra={"fields": fields})
+    if LOGGER.isEnabledFor(level):
+        # Made by hand: Logger.log would look through the stack for a line that nobody prints.
+        record = logging.LogRecord(LOGGER.name, level, __file__, 0, message, None, None)
+        record.fields = fields
+        LOGGER.handle(record)
 
 
 def fault(message: str, error: BaseException, **fields: object) -> None:

@@ -66,6 +66,7 @@ class GalleryInfo(BaseModel):
     image_search: bool  # whether /v1/search/image can answer now
     uploads: bool  # whether PUT takes images
     can_upgrade: bool  # a new encoder, or its vectors, were given at the start
+    orders: list[str]  # that a backfill can go in, the usual one first
 
 
 class SpaceCheck(BaseModel):

@@ -1,7 +1,8 @@
 """How good the service is while the backfill goes: the same queries asked before and now.
 
 The queries are those of the set-up, or a sample of the gallery's own items, embedded by the new
-encoder. Each measurement is a line in the gallery's trail, so the curve survives a restart.
+encoder. Each measurement is a line in the gallery's trail, so the curve and the flips survive a
+restart.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -28,6 +29,7 @@ from midspan.upgrade.record import open_record
 SAMPLE = 200  # queries from the gallery itself
 SMALLEST = 2
 SHOWN = 5  # results kept for a flip
+KEPT = 16_000  # characters of ids, of the worst flips, that the trail keeps of a measurement
 TRAIL = 20_000  # lines of the trail that are looked through for points
 WHAT = "upgrade quality"
 
@@ -51,11 +53,21 @@ class Flipped:
     after_rank: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class Flips:
+    """Of the last measurement, the worst first."""
+
+    flips: tuple[Flipped, ...] = ()
+    queries: int = 0
+    labelled: bool = False
+
+
 class _Curve:
     def __init__(self, *, started: float | None) -> None:
         self.started = started
         self.points: list[Point] = []
         self.baseline: Point | None = None
+        self.flips = Flips()
 
     def add(self, entry: Entry) -> None:
         line, at = entry.details, entry.when
@@ -63,6 +75,11 @@ class _Curve:
         self.points.append(Point(share, metric, line["after"], at))
         self.points.append(Point(share, "negative_flips", line["negative_flips"], at))
         self.baseline = Point(share, metric, line["before"], at)
+        self.flips = Flips(
+            flips=tuple(_flipped(one) for one in line.get("flips", ())),
+            queries=line.get("queries", 0),
+            labelled=line.get("labelled", False),
+        )
 
 
 class Quality:
@@ -73,9 +90,6 @@ class Quality:
         self._lock = threading.Lock()
         self._shadow: tuple[str, Shadow] | None = None  # by the fingerprint of the target
         self._curve: _Curve | None = None
-        self.flips: list[Flipped] = []
-        self.labelled = False
-        self.queries = 0
 
     def gate(self, gallery: Gallery) -> GateResult:
         """Measure, keep the point and the verdict; a FAIL pauses the upgrade."""
@@ -126,17 +140,22 @@ class Quality:
             "before": float(quality[0].mean()),
             "after": float(quality[1].mean()),
             "negative_flips": len(flips) / max(len(old), 1),
+            "flips": [asdict(one) for one in _worst(flips)],
+            "queries": len(old),
+            "labelled": old.labels is not None,
         }
         curve = self._known_curve(record)
         entry = Entry(who=gallery.who, what=WHAT, details=details, when=time.time())
         gallery.store.record(entry)
         curve.add(entry)
-        self.flips, self.labelled, self.queries = flips, old.labels is not None, len(old)
 
     def curve(self) -> tuple[list[Point], Point | None]:
         """(points of this upgrade, or of the last one; the old service's quality)."""
         curve = self._known_curve(Record.of(self._core.gallery.state))
         return list(curve.points), curve.baseline
+
+    def last_flips(self) -> Flips:
+        return self._known_curve(Record.of(self._core.gallery.state)).flips
 
     def _known_curve(self, record: Record | None) -> _Curve:
         """Read from the trail once for each upgrade, then kept."""
@@ -185,6 +204,26 @@ class Quality:
         old, new = old.paired_with(new)
         old = _with_labels(old, items, key=settings.label_key)
         return Shadow(old=old, new=new, label_key=settings.label_key)
+
+
+def _worst(flips: Sequence[Flipped]) -> Iterator[Flipped]:
+    """The first of them, as many as the trail keeps."""
+    size = 0
+    for one in flips:
+        size += sum(map(len, (one.query_id, *one.before, *one.after)))
+        if size > KEPT:
+            return
+        yield one
+
+
+def _flipped(line: Mapping[str, Any]) -> Flipped:
+    return Flipped(
+        query_id=line["query_id"],
+        before=tuple(line["before"]),
+        after=tuple(line["after"]),
+        before_rank=line["before_rank"],
+        after_rank=line["after_rank"],
+    )
 
 
 def _with_labels(old: Embeddings, items: Sequence[Item], *, key: str) -> Embeddings:

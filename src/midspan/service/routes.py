@@ -88,6 +88,7 @@ TABLE: tuple[Route, ...] = (
     Route("POST", "/v1/upgrade/run", "admin", _UPGRADE.run, u.UpgradeStatus, u.UpgradeRun),
     Route("POST", "/v1/upgrade/pause", "admin", _UPGRADE.pause, u.UpgradeStatus, u.UpgradePause),
     Route("POST", "/v1/upgrade/resume", "admin", _UPGRADE.resume, u.UpgradeStatus, u.Empty),
+    Route("POST", "/v1/upgrade/retry", "admin", _UPGRADE.retry, u.UpgradeStatus, u.Empty),
     Route("POST", "/v1/upgrade/gate", "admin", _UPGRADE.gate, u.GateAnswer, u.Empty),
     Route(
         *("POST", "/v1/upgrade/finish", "admin", _UPGRADE.finish, u.UpgradeStatus),

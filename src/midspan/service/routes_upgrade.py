@@ -137,6 +137,19 @@ async def resume(request: Request) -> Response:
     return await _stepped(request, step)
 
 
+async def retry(request: Request) -> Response:
+    """Items that were given up are put back on the work list."""
+    await read_json(request, Empty, lane=core_of(request).admin)
+    gallery = gallery_of(request)
+
+    def step() -> None:
+        if gallery.state.target is None:
+            raise NotPossible("nothing is to be embedded, so nothing was given up")
+        Upgrade(gallery).retry()
+
+    return await _stepped(request, step)
+
+
 async def gate(request: Request) -> Response:
     """Ask the old service and today's the same queries. A FAIL pauses the upgrade."""
     context, core = context_of(request), core_of(request)
@@ -183,12 +196,12 @@ async def curve(request: Request) -> Response:
 
 async def flips(request: Request, limit: Limit = 20) -> Response:
     """The worst negative flips of the last measurement: right before, wrong now."""
-    quality = context_of(request).quality
+    found = await core_of(request).reading.run(context_of(request).quality.last_flips)
     return answer(
         {
-            "flips": [asdict(one) for one in quality.flips[:limit]],
-            "queries": quality.queries,
-            "labelled": quality.labelled,
+            "flips": [asdict(one) for one in found.flips[:limit]],
+            "queries": found.queries,
+            "labelled": found.labelled,
         }
     )
 

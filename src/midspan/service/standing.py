@@ -10,10 +10,11 @@ from midspan.gallery.stores import scheme_of
 from midspan.service.core import Core
 from midspan.service.encoding import query_spaces
 from midspan.service.jobs import Job
-from midspan.upgrade import Record
+from midspan.upgrade import ORDERS, Record
 from midspan.upgrade.status import status
 
 GATES = 500  # lines of the trail that are looked through for verdicts
+USUAL = "uncertainty"  # as in UpgradeSettings
 KEYS_FROM = 200  # items whose payload keys are offered as filters
 KEYS_FOR = 30.0  # seconds that they are remembered
 
@@ -56,6 +57,7 @@ class Standing:
             "image_search": image_search,
             "uploads": core.places.uploads is not None and image_search,
             "can_upgrade": state.upgrade is None and core.destination() is not None,
+            "orders": [USUAL, *(name for name in ORDERS if name != USUAL)],
         }
 
     def upgrade(self) -> dict[str, Any]:

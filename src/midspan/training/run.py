@@ -30,7 +30,7 @@ from midspan.training.loop import Task, fit
 from midspan.training.maps import load_maps, save_maps
 from midspan.training.old import OldModel, artifacts, save_classifier
 from midspan.training.row_files import drop_rows, whole_classifier
-from midspan.training.scores import scores
+from midspan.training.scores import check_old_labels, scores
 from midspan.training.settings import RunConfig
 from midspan.training.variations import Variations, make_variations
 
@@ -103,6 +103,7 @@ def _train(
     inputs = read_inputs(config)
     # of the others none needs the old encoder itself: what they know of it is in a shared file
     old = OldModel.load(config.old) if config.old is not None and team.first_here else None
+    check_old_labels(config, inputs.test, old)
     torch.manual_seed(config.seed)  # class rows and what a method learns
     encoder = _new_encoder(config, inputs)
     inputs = _decoded(inputs, encoder, team=team, show_progress=show)

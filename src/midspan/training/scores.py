@@ -15,6 +15,22 @@ from midspan.training.old import OldModel
 from midspan.training.settings import RunConfig
 
 
+def check_old_labels(config: RunConfig, test: Items | None, old: OldModel | None) -> None:
+    """Before the training: what would fail after it, since old vectors are judged by their labels.
+
+    Old vectors that the test items have no part in are not judged at all.
+    """
+    if test is None or not config.evaluate.metrics or old is None or old.stored is None:
+        return
+    if old.stored.labels is None and {*test.ids.tolist()} <= {*old.stored.ids.tolist()}:
+        assert config.old is not None
+        raise DataError(
+            f"{config.old.embeddings} has no column 'labels', by which old vectors are judged at "
+            "the end of the run; add the labels of its images, or leave the test out with "
+            "[evaluate] metrics = []"
+        )
+
+
 def scores(
     config: RunConfig,
     test: Items | None,

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from midspan.errors import GalleryError
-from midspan.gallery import Counts, Gallery, State
+from midspan.gallery import Counts, Entry, Gallery, State
 from midspan.upgrade.gate import GateResult
 from midspan.upgrade.record import Record, change, open_record
 
@@ -29,6 +29,14 @@ class Finished:
     space: str
     dropped: int
     left: int
+
+
+def retry(gallery: Gallery) -> int:
+    """All that was given up is tried again, from the first try on; the trail says who asked."""
+    count = gallery.store.retry()
+    entry = Entry(who=gallery.who, what="upgrade retry", details={"items": count})
+    gallery.store.record(entry)
+    return count
 
 
 def pause(gallery: Gallery, *, reason: str | None = None) -> None:

@@ -170,6 +170,10 @@ class Upgrade:
     def status(self) -> Status:
         return status(self.gallery)
 
+    def retry(self) -> int:
+        """Put what was given up back on the work list; returns how many."""
+        return steps.retry(self.gallery)
+
     def pause(self, *, reason: str | None = None) -> None:
         steps.pause(self.gallery, reason=reason)
 

@@ -108,6 +108,19 @@ async function act(name) {
   if (answer) await doIt(name, action.path, action.body?.(answer.value) ?? {});
 }
 
+/** The failures have their own button, beside their list. */
+export async function retryFailures() {
+  const answer = await confirm({
+    title: "Try the failed items again?",
+    will: [
+      `Back on the list: ${items(status.failed)}, with as many tries as at first.`,
+      "A backfill that runs takes them up by itself; otherwise run it.",
+    ],
+    verb: "Try again",
+  });
+  if (answer) await doIt("retry", "retry", {});
+}
+
 export async function startUpgrade(settings) {
   const answer = await confirm({
     title: "Start the upgrade?",
@@ -127,7 +140,7 @@ async function doIt(name, path, body) {
   try {
     const answer = await post(`/v1/upgrade/${path}`, body);
     notice($("upgrade-notice"), null);
-    announce(`${ACTIONS[name]?.label ?? "Start"}: done`);
+    announce(`${ACTIONS[name]?.label ?? (name === "retry" ? "Try again" : "Start")}: done`);
     await done(name, answer);
   } catch (error) {
     notice($("upgrade-notice"), error.message);

@@ -72,10 +72,11 @@ function strip(words, tone, ids, others) {
     })));
 }
 
-export const drawFailures = onChange((failures) => {
+export const drawFailures = onChange((failures, retry) => {
   $("failures-card").hidden = !failures.length;
   $("failures").replaceChildren(
-    make("p", { class: "muted" }, "They keep their old vector. Repair the images, then put them back on the list: midspan upgrade failures GALLERY --retry"),
+    make("p", { class: "muted" }, "They keep their old vector. Repair the images, then put them back on the list."),
+    make("button", { type: "button", id: "retry", onclick: retry }, "Try them again …"),
     make("ul", { class: "lines" }, failures.map((one) => make("li", {},
       make("b", { class: "id" }, one.id), make("span", {}, one.reason),
       one.attempts ? make("span", { class: "muted small" }, `${one.attempts} ${one.attempts === 1 ? "try" : "tries"}`) : null))));

@@ -35,7 +35,7 @@ function route() {
 }
 
 function take(gallery) {
-  setCanUpgrade(gallery.can_upgrade);
+  setCanUpgrade(gallery);
   setGallery(gallery);
   if (gallery.upgrade) setStatus(gallery.upgrade);
 }

@@ -10,10 +10,9 @@ const MODES = [
   ["map-query", "map-query: a bridge maps queries to the old space"],
   ["map-gallery", "map-gallery: a bridge maps the stored vectors first"],
 ];
-const ORDERS = ["uncertainty", "random", "newest", "most_seen", "margin", "entropy", "class_distance", "bridge_error", "disagreement"];
 
-/** `start(settings)` is called when the person wants to go on. */
-export function drawPlan(canUpgrade, start) {
+/** `orders` come from the server; `start(settings)` is called when the person wants to go on. */
+export function drawPlan(canUpgrade, orders, start) {
   const form = $("plan");
   if (!canUpgrade) {
     form.replaceChildren(
@@ -23,7 +22,7 @@ export function drawPlan(canUpgrade, start) {
     return;
   }
   const mode = select("plan-mode", MODES);
-  const order = select("plan-order", ORDERS.map((name) => [name, name.replaceAll("_", " ")]));
+  const order = select("plan-order", orders.map((name) => [name, name.replaceAll("_", " ")]));
   const answer = make("div", { class: "plan-answer", id: "plan-answer" });
   form.replaceChildren(
     make("h2", { id: "plan-title" }, "Plan an upgrade"),

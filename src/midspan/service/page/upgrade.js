@@ -1,6 +1,6 @@
 // The upgrade view: keeps the status and its evidence up to date while somebody looks.
 
-import { drawActions, startActions, startUpgrade } from "./actions.js";
+import { drawActions, retryFailures, startActions, startUpgrade } from "./actions.js";
 import { get } from "./api.js";
 import { drawBoard, stateOf } from "./board.js";
 import { drawCurves } from "./curve.js";
@@ -13,15 +13,16 @@ const EVERY = 1500; // ms between looks at the evidence while it changes
 let status = null;
 let visible = false;
 let canUpgrade = true;
+let orders = [];
 let asked = null; // the gate's full answer, if it was asked here
 let looking = false;
 let again = false;
 let timer = 0;
 
 const curve = onChange((answer) => drawCurves($("curve"), answer));
-const plan = onChange(({ shown, can }) => {
+const plan = onChange(({ shown, can, choices }) => {
   $("plan").hidden = !shown;
-  if (shown) drawPlan(can, startUpgrade);
+  if (shown) drawPlan(can, choices, startUpgrade);
 });
 
 /** `reload`: the gallery as a whole, which an action may have changed. */
@@ -41,12 +42,13 @@ export function setStatus(now) {
   drawActions(status);
   drawGate({ gates: status.gates, asked });
   jobNotice(status.job);
-  plan({ shown: stateOf(status) === "none", can: canUpgrade });
+  plan({ shown: stateOf(status) === "none", can: canUpgrade, choices: orders });
   if (visible) later();
 }
 
-export function setCanUpgrade(can) {
-  canUpgrade = can;
+export function setCanUpgrade(gallery) {
+  canUpgrade = gallery.can_upgrade;
+  orders = gallery.orders;
 }
 
 export function showUpgrade() {
@@ -94,7 +96,7 @@ async function look() {
     ]);
     curve(points);
     drawFlips(flips.flips);
-    drawFailures(failures.failures);
+    drawFailures(failures.failures, retryFailures);
     drawAudit(audit, look);
   } catch { /* the head of the board says so already; the next event tries again */ }
   looking = false;
