@@ -94,6 +94,13 @@ def test_without_labels(tmp_path: Path) -> None:
     assert images.uri(0) == f"{tmp_path / 'a.tar'}#1.png"
 
 
+def test_notes_of_the_writer_are_no_samples(tmp_path: Path) -> None:
+    entries = {"__meta__/a.png": picture(1), "__index__": b"", "__mine.png": picture(2)}
+    images = webdataset(write_shard(tmp_path / "a.tar", entries))
+    assert images.ids.tolist() == ["__mine.png"]
+    assert images.skipped == ()
+
+
 def test_a_missing_label_is_an_error(tmp_path: Path) -> None:
     entries = {"1.png": picture(1), "2.png": picture(2), "2.cls": b"b", "1.cls": b"a"}
     with pytest.raises(DataError, match=r"1 of 2 images have no label .*follow each other"):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tempfile
 import warnings
 import zipfile
@@ -25,6 +26,7 @@ from midspan.errors import DataError, FormatError, ImageError, MissingDependency
 from midspan.spaces import IntArray, StrArray, fingerprint
 
 MAX_TEXT = 2**20  # bytes of a label or of a JSON entry
+_NOTES = re.compile(r"__[^/]*__($|/)")  # what WebDataset writes to itself
 _FORMAT = "1"  # raise it when the index or its rules change
 _HEAD = 2**16  # bytes of an image that are read to see what it is
 
@@ -119,7 +121,7 @@ def _samples(file: IO[bytes], *, path: Path) -> Iterator[dict[str, Any]]:
     entries = (
         {"fname": member.name, "data": member, "__url__": str(path)}
         for member in members(file, path=path)
-        if not member.name.startswith("__")  # WebDataset's notes to itself
+        if not _NOTES.match(member.name)
     )
     try:
         yield from group_by_keys(entries)
