@@ -91,10 +91,11 @@ def main() -> None:
             ablation=True,
         )
     elif given.part == "dims":
-        for old, new in ((64, 128), (128, 64)):
-            plans[f"dims-{old}-{new}"] = settings(
-                given.data, "omniglot32", methods=("lce", "l2"), dim=old, new_dim=new, seeds=1
-            )
+        for name in ("omniglot32", "gtsrb32"):
+            for old, new in ((64, 128), (128, 64)):
+                plans[f"dims-{old}-{new}-{name}"] = settings(
+                    given.data, name, methods=("lce", "l2"), dim=old, new_dim=new, seeds=1
+                )
     elif given.part == "longer":
         plans["longer"] = settings(given.data, "omniglot32", epochs=12)
     else:

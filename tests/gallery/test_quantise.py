@@ -32,8 +32,7 @@ def _index_early(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def made(place: Path, quantise: str) -> Gallery:
-    store = create_store(str(place), OLD, entry=entry("create"), quantise=quantise)
-    gallery = Gallery(store)
+    gallery = Gallery.create(place, OLD, quantise=quantise)
     gallery.add(vectors(), payloads=[{"n": number % 10} for number in range(COUNT)])
     return gallery
 

@@ -39,14 +39,12 @@ def create(
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Make a gallery for the space of these vectors, and fill it with them."""
-    from midspan.gallery import Gallery, set_quantise
+    from midspan.gallery import Gallery
     from midspan.gallery.stores import check_place
 
     chosen = check_place(location, quantise)
     vectors, uris = _items(embeddings, images, encoder, group_by)
-    with Gallery.create(location, vectors.space) as gallery:
-        if chosen != "none":
-            set_quantise(gallery, chosen)
+    with Gallery.create(location, vectors.space, quantise=chosen) as gallery:
         _fill(gallery, vectors, uris, replace=False)
         _print_info(gallery, as_json=as_json)
 

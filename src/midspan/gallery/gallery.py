@@ -41,10 +41,20 @@ class Gallery:
         self.who = who or _whoever()
 
     @classmethod
-    def create(cls, location: str | Path, space: Space, *, who: str | None = None) -> Self:
-        """An empty gallery for vectors of this space."""
+    def create(
+        cls,
+        location: str | Path,
+        space: Space,
+        *,
+        quantise: str = "none",
+        who: str | None = None,
+    ) -> Self:
+        """An empty gallery for vectors of this space.
+
+        quantise: none, int8 or binary; how small a file's vectors are held in memory.
+        """
         entry = Entry(who=who or _whoever(), what="create", details={"space": space.fingerprint})
-        return cls(create_store(str(location), space, entry=entry), who=who)
+        return cls(create_store(str(location), space, entry=entry, quantise=quantise), who=who)
 
     @classmethod
     def open(
