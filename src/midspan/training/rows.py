@@ -50,41 +50,41 @@ class RowOptimiser:
             return
         update = self._sgd if self.settings.optimiser == "sgd" else self._adamw
         if self.settings.optimiser == "adamw":
-            self._put("steps", drawn.index, self._take("steps", drawn.index) + 1)
+            self._put("steps", drawn.index, self._take("steps", drawn.index).add_(1))
         for name, leaf in (("rows", drawn.rows), ("bias", drawn.bias)):
             if leaf is not None and leaf.grad is not None:
                 update(name, drawn.index, leaf.grad, rate * self.loss.rows_lr)
 
     def _sgd(self, name: str, index: Tensor | None, gradient: Tensor, rate: float) -> None:
         values, momentum = self._take(name, index), self._take(f"{name}.momentum", index)
-        momentum = self.settings.momentum * momentum + gradient + self._decay(values) * values
+        momentum.mul_(self.settings.momentum).add_(gradient)
+        momentum.add_(values, alpha=self._decay(values))
         self._put(f"{name}.momentum", index, momentum)
-        self._put(name, index, values - rate * momentum)
+        self._put(name, index, values.add_(momentum, alpha=-rate))
 
     def _adamw(self, name: str, index: Tensor | None, gradient: Tensor, rate: float) -> None:
-        values = self._take(name, index)
-        first = self._take(f"{name}.first", index).lerp(gradient, 1.0 - BETAS[0])
-        second = self._take(f"{name}.second", index).lerp(gradient.square(), 1.0 - BETAS[1])
-        self._put(f"{name}.first", index, first)
-        self._put(f"{name}.second", index, second)
-        steps = self._take("steps", index)
+        values, steps = self._take(name, index), self._take("steps", index)
         if values.ndim > 1:
             steps = steps.unsqueeze(1)
-        first = first / (1.0 - BETAS[0] ** steps)
+        first = self._take(f"{name}.first", index).lerp_(gradient, 1.0 - BETAS[0])
+        second = self._take(f"{name}.second", index).mul_(BETAS[1])
+        second.addcmul_(gradient, gradient, value=1.0 - BETAS[1])
+        self._put(f"{name}.first", index, first)
+        self._put(f"{name}.second", index, second)
         size = (second / (1.0 - BETAS[1] ** steps)).sqrt_().add_(EPSILON)
-        kept = 1.0 - rate * self._decay(values)
-        self._put(name, index, kept * values - rate * first / size)
+        size.mul_(1.0 - BETAS[0] ** steps)
+        values.mul_(1.0 - rate * self._decay(values)).addcdiv_(first, size, value=-rate)
+        self._put(name, index, values)
 
     def _decay(self, values: Tensor) -> float:
         return self.settings.weight_decay if values.ndim > 1 else 0.0
 
     def _take(self, name: str, index: Tensor | None) -> Tensor:
+        """To be changed in place: the tensor itself, or a copy that `_put` brings back."""
         return self.tensors[name] if index is None else self.tensors[name][index]
 
     def _put(self, name: str, index: Tensor | None, values: Tensor) -> None:
-        if index is None:
-            self.tensors[name].copy_(values)
-        else:
+        if index is not None:
             self.tensors[name].index_copy_(0, index, values)
 
 
