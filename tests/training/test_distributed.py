@@ -142,6 +142,7 @@ def test_one_process_alone_starts_nothing() -> None:
         assert (team, device.type) == (ALONE, "cpu")
         assert not torch.distributed.is_initialized()
         assert team.once(lambda: 5) == team.once_a_machine(lambda: 5) == 5
+        assert team.by_first_here(lambda: 6) == 6
         assert team.all("x") == team.to_first("x") == ["x"]
         step = nn.Linear(2, 2)
         assert team.wrapped(step, device) is step

@@ -77,7 +77,7 @@ def _reach(old: OldArtifacts, credible: float) -> Tensor:
     distances = old.each(lambda own, labels: (own - old.centres[labels]).norm(dim=1)).detach()
     reach = torch.full((len(old.counts),), torch.inf)
     order = torch.argsort(old.labels, stable=True)
-    for label, own in enumerate(distances[order].split(old.counts.tolist())):
+    for label, own in enumerate(torch.split(distances[order], old.counts.tolist())):
         # 0.9 · 10 images are 9, not 10 because 0.9 is stored a little too large
         inside = math.ceil(round(credible * len(own), 6))
         if inside < len(own):

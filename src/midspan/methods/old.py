@@ -85,8 +85,9 @@ class OldArtifacts:
 
     def each(self, measure: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
         """(N,) one number an image, from (vectors, labels) of some of them at a time."""
-        parts = zip(self.vectors.split(PART), self.labels.split(PART), strict=True)
-        return torch.cat([measure(vectors, labels) for vectors, labels in parts])
+        starts = range(0, max(1, len(self.labels)), PART)
+        parts = (slice(start, start + PART) for start in starts)
+        return torch.cat([measure(self.vectors[part], self.labels[part]) for part in parts])
 
 
 def _radii(distances: Tensor, labels: Tensor, num_classes: int) -> Tensor:

@@ -66,6 +66,12 @@ class Processes:
         """Done by the first process of each machine; all of that machine get the result."""
         return self._by_one(work, mine=self.first_here, source=self.rank - self.machine_rank)
 
+    def by_first_here(self, work: Callable[[], T]) -> T | None:
+        """Done by the first process of each machine, which alone has it; an error stops all."""
+        kept: list[T] = []
+        self.once_a_machine(lambda: kept.append(work()))
+        return kept[0] if kept else None
+
     def all(self, value: T) -> list[T]:
         """The value of every process, in the order of ranks."""
         if self.world == 1:
