@@ -76,6 +76,16 @@ def test_clusters_stand_for_classes_where_there_are_no_labels() -> None:
     assert pure / 300 > 0.6, "a cluster is mostly of one class; one in six by chance"
 
 
+def test_too_many_classes_for_the_sample_are_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
+    classes = len(set(COLUMNS["labels"].tolist()))
+    monkeypatch.setattr("midspan.upgrade.priorities.CLASSES", classes)
+    assert class_centres(OLD_ITEMS)[1] is not None
+    monkeypatch.setattr("midspan.upgrade.priorities.CLASSES", classes - 1)
+    centres, names = class_centres(OLD_ITEMS)
+    assert names is None
+    assert len(centres) == 6  # sqrt(80 / 2)
+
+
 def test_class_distance_is_that_to_the_own_class() -> None:
     hints = hints_for("class_distance", OLD_ITEMS)
     assert hints.centres is not None

@@ -27,6 +27,7 @@ def test_the_work_list_follows_the_order(
     gallery: Gallery, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setattr("midspan.upgrade.priorities.PAGE", 7)  # many pages
+    monkeypatch.setattr("midspan.upgrade.priorities.ROWS", 3)
     Upgrade.start(gallery, to=NEW, order=name)
     old = vectors(ids(60), OLD)
     old = old.with_columns({"labels": old.columns["labels"].astype(np.str_)})

@@ -16,11 +16,13 @@ from midspan.gallery import Gallery, Item
 from midspan.spaces import Embeddings, FloatArray, IntArray, Space, StrArray
 from midspan.upgrade.buckets import BUCKETS, Buckets
 from midspan.upgrade.embed import Embed, embed_all
-from midspan.upgrade.orders import CENTRES, LEARNT, Float64, Hints, chance, order_named
+from midspan.upgrade.orders import CENTRES, LEARNT, Float64, Hints, Order, chance, order_named
 
 PAGE = 5000
 SAMPLE = 20_000  # items that class centres are computed from
 CLUSTERS = 256  # at most, where there are no labels
+CLASSES = 2048  # with more than that too few items of the sample are left for a centre: clusters
+ROWS = 1000  # items compared with all centres at once
 ROUNDS = 10  # of k-means; an order needs no better
 BAGS = 4  # bridges that may disagree
 EXACT_UP_TO = 1_000_000  # items; an index of so many stays in memory, where any order is cheap
@@ -49,7 +51,7 @@ def prioritise(
         for items in _pages(gallery, missing=target):
             old = _with_columns(gallery.store.vectors([i.id for i in items], space=space), items)
             if len(old):
-                exact = chosen(old, hints)
+                exact = _by_blocks(chosen, old, hints)
                 written = exact if buckets is None else buckets(exact)
                 gallery.store.prioritise(old.ids.tolist(), written.tolist())
             looked += len(items)
@@ -70,7 +72,7 @@ def buckets_for(gallery: Gallery, order: str, hints: Hints, *, space: str) -> Bu
     sample = hints.sample
     if sample is None:
         sample = sample_items(gallery, space=space, seed=hints.seed)
-    return Buckets.fit(order_named(order)(sample, hints)) if len(sample) else None
+    return Buckets.fit(_by_blocks(order_named(order), sample, hints)) if len(sample) else None
 
 
 def priorities_of(
@@ -80,7 +82,7 @@ def priorities_of(
     if hints is None:
         return None
     items = gallery.store.get(old.ids.tolist())
-    return order_named(order)(_with_columns(old, items), hints)
+    return _by_blocks(order_named(order), _with_columns(old, items), hints)
 
 
 def order_hints(
@@ -206,7 +208,7 @@ def class_centres(old: Embeddings, *, seed: int = 0) -> tuple[FloatArray, StrArr
     rows = unit(old.vectors)
     if old.labels is not None:
         names, places = np.unique(old.labels.astype(np.str_), return_inverse=True)
-        if 2 <= len(names) < len(old):
+        if 2 <= len(names) < min(len(old), CLASSES + 1):
             return _means(rows, places, np.zeros((len(names), rows.shape[1]), np.float32)), names
     rng = np.random.default_rng(seed)
     count = min(CLUSTERS, max(2, round(np.sqrt(len(rows) / 2))), len(rows))
@@ -224,6 +226,13 @@ def _means(rows: FloatArray, places: IntArray, before: FloatArray) -> FloatArray
     means = np.where(counts > 0, totals / np.maximum(counts, 1), before)
     found: FloatArray = means.astype(np.float32)
     return found
+
+
+def _by_blocks(order: Order, old: Embeddings, hints: Hints) -> Float64:
+    """An order looks at each item alone, so that the memory it takes is that of a block."""
+    starts = range(0, len(old), ROWS)
+    parts = [order(old[start : start + ROWS], hints) for start in starts]
+    return np.concatenate(parts) if parts else np.empty(0)
 
 
 def _pages(gallery: Gallery, *, missing: str | None) -> Iterator[Sequence[Item]]:
