@@ -177,6 +177,7 @@ def main() -> None:
     note("ray", "Ray, 2 workers / local, 1 process, 1 thread", best["Ray, 2 workers"] / one)
     note("ray", "no encoder: items/s of the process that claims and writes", ceiling)
     note("ray", "no encoder: hours for 10^9 items", 1e9 / ceiling / 3600)
+    asked.results.unlink(missing_ok=True)  # one run, whatever its size
     note.save(["ray"], asked.results)
 
 
