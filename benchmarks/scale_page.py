@@ -58,7 +58,11 @@ def costs_table() -> str:
     common = "; ".join(
         f"{NAMES[name]}: {shown(row)}" for (store, name), row in rows.items() if not store
     )
-    return "\n".join([f"{common}.", "", *lines, "", f"Items in the galleries: {sizes}."])
+    loads = [
+        float(row["machine"].split("load ")[1]) for row in rows.values() if "load" in row["machine"]
+    ]
+    load = f" Load of the machine meanwhile: up to {max(loads):.0f} on two cores." if loads else ""
+    return "\n".join([f"{common}.", "", *lines, "", f"Items in the galleries: {sizes}.{load}"])
 
 
 def shown(row: dict[str, str] | None) -> str:
@@ -90,6 +94,8 @@ def plan_block() -> str:
 
 def growth_table() -> str:
     """Of the clock, and of memory; processor seconds are in the file."""
+    if not SCALING.exists():
+        return "Not measured yet: run `benchmarks.scaling`, then `benchmarks.scale_page`."
     with SCALING.open(newline="", encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if row["unit"] != "cpu s"]
     sizes = [name for name in rows[0] if "e+" in name]

@@ -98,6 +98,8 @@ def test_a_server_writes_with_its_cores_but_no_more_than_there_are_workers() -> 
 def test_what_was_not_measured_stays_unknown() -> None:
     _, store = planned("qdrant")
     assert store.write_seconds is None
+    assert not store.complete
+    assert planned()[1].complete
     assert store.disk_bytes is None
     assert store.memory_bytes["float32"] is None
     assert planned("pgvector")[1].memory_bytes["int8"] is None, "pgvector has no int8"
@@ -137,7 +139,7 @@ def test_impossible_clusters_are_refused(settings: dict[str, float], words: str)
 
 def test_the_shipped_table_has_all_that_was_measured_and_how() -> None:
     costs = read_costs()
-    assert {"embedded", "pgvector"} <= costs.stores.keys()
+    assert {"embedded", "pgvector", "milvus"} <= costs.stores.keys()
     for store in ("embedded", "pgvector"):
         values = costs.stores[store]
         assert values.write_seconds is not None

@@ -78,7 +78,7 @@ def print_scale_plan(plan: ScalePlan) -> None:
         ("write vectors", lambda one: duration(one.write_seconds)),
         ("backfill, all at once", lambda one: duration(one.backfill_seconds)),
         ("build the index", lambda one: duration(one.index_seconds)),
-        ("all", lambda one: duration(one.seconds)),
+        ("all", lambda one: ("" if one.complete else "> ") + duration(one.seconds)),
         ("bottleneck", lambda one: one.bottleneck),
         ("workers of use", lambda one: f"{one.useful_workers:,}"),
         ("money", lambda one: "–" if one.money is None else f"{one.money:,.0f}"),

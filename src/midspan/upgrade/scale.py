@@ -53,6 +53,12 @@ class StorePlan:
     machines: Mapping[str, int | None]
     limits: tuple[Limit, ...]  # the nearest first
 
+    @property
+    def complete(self) -> bool:
+        """Every step is known; otherwise `seconds` is too little."""
+        steps = (self.start_seconds, self.order_seconds, self.write_seconds, self.index_seconds)
+        return None not in steps
+
 
 @dataclass(frozen=True, slots=True)
 class ScalePlan:
