@@ -79,7 +79,7 @@ def limits_of(
             Limit(
                 int(DAY / cost.order_seconds),
                 "one process needs more than a day to write the order",
-                "start with the order random, whose pass is the same but learns nothing; or split",
+                "let the backfill begin meanwhile: it takes what is first so far; or split",
             )
         )
     if cost.write_seconds:
