@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Self, TypeVar
 
-from midspan.errors import GalleryError
+from midspan.errors import GalleryError, StateChanged
 from midspan.gallery import rules
 from midspan.gallery.filters import Filter
 from midspan.gallery.items import Draft, Hit, Item, Payload
@@ -96,9 +96,11 @@ class PgvectorStore:
             return int(row[0])
 
     def count(self) -> Counts:
-        with self._server.reading() as connection:
-            state, numbers = rows.read_state(connection, self._server)
-            return rows.count_all(connection, self._server, state, numbers)
+        return self._read(
+            lambda connection, state, numbers: rows.count_all(
+                connection, self._server, state, numbers
+            )
+        )
 
     def optimise(self) -> None:
         with self._server.asking() as connection:
@@ -158,27 +160,42 @@ class PgvectorStore:
         with self._server.writing() as connection:
             return action(connection)
 
-    def get(self, ids: Sequence[str]) -> list[Item]:
+    def _read(self, action: Callable[[Connection, State, dict[str, int]], Result]) -> Result:
+        """Again if a space was dropped once its table was named: a snapshot keeps rows alone."""
+        for _ in range(ATTEMPTS - 1):
+            try:
+                return self._read_once(action)
+            except StateChanged:
+                continue
+        return self._read_once(action)
+
+    def _read_once(self, action: Callable[[Connection, State, dict[str, int]], Result]) -> Result:
         with self._server.reading() as connection:
-            _, numbers = rows.read_state(connection, self._server)
-            found = rows.read_items(
+            state, numbers = rows.read_state(connection, self._server)
+            return action(connection, state, numbers)
+
+    def get(self, ids: Sequence[str]) -> list[Item]:
+        found = self._read(
+            lambda connection, _, numbers: rows.read_items(
                 connection, self._server, numbers, "i.id = ANY(%s)", (rules.possible(ids),)
             )
+        )
         by_id = {item.id: item for _, item in found}
         return [by_id[id] for id in ids if id in by_id]
 
     def vectors(self, ids: Sequence[str], *, space: str) -> Embeddings:
-        with self._server.reading() as connection:
-            state, numbers = rows.read_state(connection, self._server)
+        def found(connection: Connection, state: State, numbers: dict[str, int]) -> Embeddings:
             known = rules.known_space(state, space)
             return rows.read_vectors(connection, self._server, numbers[space], ids, known)
+
+        return self._read(found)
 
     def scan(
         self, *, filter: Filter | None, missing: str | None, after: str, limit: int
     ) -> list[Item]:
         rules.check_limit(limit)
-        with self._server.reading() as connection:
-            state, numbers = rows.read_state(connection, self._server)
+
+        def page(connection: Connection, state: State, numbers: dict[str, int]) -> list[Item]:
             if missing is not None:
                 rules.known_space(state, missing)
             return rows.scan_items(
@@ -190,6 +207,8 @@ class PgvectorStore:
                 after=after,
                 limit=limit,
             )
+
+        return self._read(page)
 
     def search(self, query: Query) -> list[list[Hit]]:
         with self._server.asking() as connection:
