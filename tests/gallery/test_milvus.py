@@ -64,7 +64,7 @@ def mortal() -> Iterator[Milvus]:
     data = wheel()
     if data is None:
         pytest.skip("no Milvus server")
-    made = Milvus(data, session=3)
+    made = Milvus(data, session=5)
     yield made
     made.stop()
 
@@ -433,7 +433,7 @@ def test_a_server_that_dies_loses_nothing_that_was_acknowledged(
     mortal: Milvus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = MilvusStore.create(mortal.location("shop"), OLD, entry=entry("create"))
-    monkeypatch.setattr(connection, "SECONDS", 1.0)
+    monkeypatch.setattr(connection, "SECONDS", 3.0)
     model = MemoryStore.create("memory:", OLD, entry=entry("create"))
     seed, number = 5, 0
     delay = threading.Timer(random.Random(3).uniform(1.0, 2.0), mortal.kill)
