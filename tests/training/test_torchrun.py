@@ -103,7 +103,7 @@ def test_killed_then_stopped_then_finished_by_one_process(
     assert [line["epoch"] for line in lines] == [1, 2, 3, 4, 5, 6]
     assert resumed.scores["self"] == pytest.approx(whole.scores["self"], abs=0.01)
     for name, value in whole.encoder.state_dict().items():
-        scale = float(value.double().abs().max())
+        scale = max(0.1, float(value.double().abs().max()))  # biases are next to nothing
         torch.testing.assert_close(
             resumed.encoder.state_dict()[name], value, rtol=0, atol=0.02 * scale
         )
