@@ -17,13 +17,12 @@ class SmallCNN(Backbone):
     Own design, own defaults. width: channels of the first layer; the last has four times as many.
     """
 
-    channels_last = True
-
     def __init__(self, *, channels: Channels = 3, width: int = 32) -> None:
         super().__init__()
         self.channels = channels
         self.width = width
         self.features = 4 * width
+        self.channels_last = width >= 8  # small_resnet.py says why
         self.layers = nn.Sequential(
             *_layer(channels, width, stride=2),
             *_layer(width, 2 * width, stride=2),

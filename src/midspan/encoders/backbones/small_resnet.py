@@ -19,14 +19,14 @@ class SmallResNet(Backbone):
     stride 1 is 7 times slower on a CPU), a quarter of ResNet-18's width, one block a stage.
     """
 
-    channels_last = True
-
     def __init__(self, *, channels: Channels = 3, width: int = 16, blocks: int = 1) -> None:
         super().__init__()
         self.channels = channels
         self.width = width
         self.blocks = blocks
         self.features = 8 * width
+        # With fewer channels oneDNN's backward writes past its memory (torch 2.13, AVX2, one thread).
+        self.channels_last = width >= 8
         self.stem = _convolution(channels, width, stride=2)
         self.stem_bn = nn.BatchNorm2d(width)
         stages: list[nn.Module] = []
