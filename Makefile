@@ -41,14 +41,14 @@ demo: setup ## train an old and two new encoders on real images, and show why on
 	$(BIN)/midspan demo
 
 test: setup browser $(MILVUS) ## all tests, with coverage
-	$(BIN)/python -m pytest -n 2 -m "not milvus" --cov --cov-report=
+	$(BIN)/python -m pytest -n 2 --dist loadscope -m "not milvus" --cov --cov-report=
 	$(BIN)/python -m pytest -m milvus --cov --cov-append --cov-report=term --cov-fail-under=85
 
 check: setup ## format, lint, types, fast tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q -n 2 -m "not slow"
+	$(BIN)/python -m pytest -q -n 2 --dist loadscope -m "not slow"
 
 format: setup ## rewrite the files in the house style
 	$(BIN)/ruff format .

@@ -17,6 +17,7 @@ from tests.gallery.postgres import Postgres, binaries
 from tests.gallery.samples import OLD, entry
 
 SERVER = [pytest.mark.server, pytest.mark.slow]
+LOCAL = pytest.param("qdrant+local", marks=pytest.mark.slow)  # exact search in plain Python
 QDRANT = os.environ.get("MIDSPAN_TEST_QDRANT", "")  # host:port of a server that may be written to
 NAMES = [
     "memory",
@@ -24,7 +25,7 @@ NAMES = [
     pytest.param("postgresql", marks=SERVER),
     # `make test` runs these by themselves: the server takes a whole core as long as it is there
     pytest.param("milvus", marks=[*SERVER, pytest.mark.milvus]),
-    "qdrant+local",
+    LOCAL,
     *([pytest.param("qdrant", marks=SERVER)] if QDRANT else []),
 ]
 
@@ -94,7 +95,7 @@ def locate_engine(request: pytest.FixtureRequest) -> Locate:
     return locator(request)
 
 
-@pytest.fixture(params=[name for name in NAMES if name not in ("memory", "qdrant+local")])
+@pytest.fixture(params=[name for name in NAMES if name not in ("memory", LOCAL)])
 def locate_shared(request: pytest.FixtureRequest) -> Locate:
     """Of those that several processes can have open."""
     return locator(request)

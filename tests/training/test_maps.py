@@ -103,6 +103,7 @@ def run(base: dict[str, Any], out: Path, *, dim: int, **method: Any) -> Any:
     return train(config, out=out, progress=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dim", [12, 16, 24])
 def test_lce_with_a_transformation(base: dict[str, Any], tmp_path: Path, dim: int) -> None:
     result = run(base, tmp_path / "new", dim=dim, name="lce", transformation="rbt", depth=1)

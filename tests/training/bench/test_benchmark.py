@@ -24,6 +24,8 @@ from midspan.training import RunConfig
 from midspan.training.bench import BenchResult, BenchSettings, bench, read_results, read_settings
 from midspan.training.inputs import read_inputs
 
+pytestmark = pytest.mark.slow  # whole benchmarks
+
 COLUMNS = [
     *("allocation", "method", "seed", "old_self", "new_self", "upper_self", "cross"),
     *("p_up", "p_comp", "p_1", "negative_flips", "seconds"),
@@ -159,7 +161,6 @@ def test_folders_are_joined_on_one_page(result: BenchResult, folder: Path, tmp_p
     assert "bct" in ran.stdout
 
 
-@pytest.mark.slow
 def test_a_run_that_fails_is_reported_and_the_others_go_on(tmp_path: Path) -> None:
     # a classifier of an old encoder that has none: only this method fails
     base, _ = read_settings(None, ["train.batch_size=128", "loss.name=softmax"])
@@ -176,7 +177,6 @@ def test_a_run_that_fails_is_reported_and_the_others_go_on(tmp_path: Path) -> No
     assert "ConfigError" in reason
 
 
-@pytest.mark.slow
 def test_what_a_failed_run_was_needed_for_fails_with_it(tmp_path: Path) -> None:
     broken = tmp_path / "broken.npz"
     np.savez(
@@ -193,7 +193,6 @@ def test_what_a_failed_run_was_needed_for_fails_with_it(tmp_path: Path) -> None:
     assert sum("not begun, since" in reason for reason in reasons) == 2
 
 
-@pytest.mark.slow
 def test_a_killed_benchmark_goes_on_where_it_was(tmp_path: Path) -> None:
     code = "from midspan.cli import app; app()"
     options = [*OPTIONS, "--chain", ""]
@@ -213,7 +212,6 @@ def test_a_killed_benchmark_goes_on_where_it_was(tmp_path: Path) -> None:
     assert [times(place, "*") for place in finished] == before
 
 
-@pytest.mark.slow
 def test_another_metric_is_measured_without_training(result: BenchResult, folder: Path) -> None:
     before = times(folder, "*.safetensors")
     again = bench(settings(metric="recall@1"), out=folder, progress=False)
