@@ -24,7 +24,7 @@ from tests.gallery.traffic_worker import Expected, write
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 3.0
-SECONDS_SLOWLY = 7.0  # Milvus: a write takes some tenths of a second
+SECONDS_SLOWLY = 12.0  # Milvus: a write takes some tenths of a second
 
 
 def search(gallery: Gallery, stop: threading.Event) -> int:
