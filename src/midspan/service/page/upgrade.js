@@ -42,13 +42,19 @@ export function setStatus(now) {
   drawActions(status);
   drawGate({ gates: status.gates, asked });
   jobNotice(status.job);
-  plan({ shown: stateOf(status) === "none", can: canUpgrade, choices: orders });
+  offerPlan();
   if (visible) later();
+}
+
+/** Not before the gallery has said what can be chosen: events may come first. */
+function offerPlan() {
+  plan({ shown: orders.length > 0 && stateOf(status) === "none", can: canUpgrade, choices: orders });
 }
 
 export function setCanUpgrade(gallery) {
   canUpgrade = gallery.can_upgrade;
   orders = gallery.orders;
+  if (status) offerPlan();
 }
 
 export function showUpgrade() {
