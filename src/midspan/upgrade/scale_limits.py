@@ -10,29 +10,26 @@ from midspan.upgrade.unit_costs import StoreCosts
 PRECISIONS = ("float32", "int8", "binary")
 WAIT = 60.0  # seconds that a writer of a gallery file waits for another before it gives up
 DAY, WEEK = 86_400.0, 7 * 86_400.0
-MOST_ROWS = 2**24  # that one write can have where the gallery brings its own transactions
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
     """one_writer: writes take turns, whoever makes them. one_machine: the index cannot be spread.
-    one_write: a start lists all work in a single write of the gallery's own transactions.
     number_bytes: of a number of a vector in memory, for the precisions that there are.
     """
 
     one_writer: bool
     one_machine: bool
-    one_write: bool
     number_bytes: Mapping[str, float]
 
 
 _EACH = {"float32": 4.0, "int8": 1.0, "binary": 1 / 8}
 FACTS = {
     # The file's index compares int8 codes first and keeps the float32 vectors beside them.
-    "embedded": Facts(True, True, False, {**_EACH, "float32": 5.0}),
-    "pgvector": Facts(False, True, False, {"float32": 4.0, "binary": 1 / 8}),
-    "milvus": Facts(True, False, True, _EACH),
-    "qdrant": Facts(True, False, True, _EACH),
+    "embedded": Facts(True, True, {**_EACH, "float32": 5.0}),
+    "pgvector": Facts(False, True, {"float32": 4.0, "binary": 1 / 8}),
+    "milvus": Facts(True, False, _EACH),
+    "qdrant": Facts(True, False, _EACH),
 }
 
 
@@ -49,14 +46,6 @@ def limits_of(
     """Those that can be computed, the nearest first."""
     facts = FACTS[store]
     found = []
-    if facts.one_write:
-        found.append(
-            Limit(
-                MOST_ROWS,
-                "a start lists all work in one write, which holds no more rows",
-                "split the gallery by a filter of your own into several of this size",
-            )
-        )
     if cost.start_seconds:
         found.append(
             Limit(
