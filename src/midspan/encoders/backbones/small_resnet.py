@@ -25,7 +25,7 @@ class SmallResNet(Backbone):
         self.width = width
         self.blocks = blocks
         self.features = 8 * width
-        # With fewer channels oneDNN's backward writes past its memory (torch 2.13, AVX2, one thread).
+        # Fewer channels: oneDNN's backward writes past its memory (torch 2.13, AVX2, one thread).
         self.channels_last = width >= 8
         self.stem = _convolution(channels, width, stride=2)
         self.stem_bn = nn.BatchNorm2d(width)
