@@ -64,7 +64,7 @@ def check_once(gallery: Gallery, report: ClusterReport, *, count: int = 400) -> 
 
 def test_a_node_is_killed_in_the_middle(cluster: Any, gallery: Gallery, tmp_path: Path) -> None:
     node = cluster.add_node(**node_settings())
-    load = Loader(tmp_path, seconds=0.05)
+    load = Loader(tmp_path, seconds=0.4)  # the rest must outlast the end of a node
     workers = Workers(cluster.address, count=3)
     running = Running(lambda: run_on_cluster(gallery, load, workers=workers, settings=SETTINGS))
     running.until(lambda: len(batches(tmp_path)) == 3)
