@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from midspan.data.decode import Channels, Fit, Pixels, decode_image
-from midspan.data.sources import in_threads
+from midspan.data.sources import decode_each
 from midspan.errors import ImageError
 from midspan.spaces import IntArray, StrArray
 
@@ -43,23 +43,16 @@ class ShardSource:
     def load(
         self, rows: IntArray, *, height: int, width: int, channels: Channels, fit: Fit
     ) -> Pixels:
-        images = np.empty((len(rows), height, width, channels), dtype=np.uint8)
-
-        def decode(place: int) -> None:
-            row = int(rows[place])
+        def decode(row: int) -> Pixels:
             try:
-                images[place] = decode_image(
+                return decode_image(
                     self.read(row), height=height, width=width, channels=channels, fit=fit
                 )
             except ImageError as error:  # bytes have no name of their own
                 reason = str(error).removeprefix("image: ")
                 raise ImageError(f"{self.uri(row)}: {reason}") from error
 
-        if len(rows) == 1:
-            decode(0)
-        else:
-            in_threads(decode, range(len(rows)))
-        return images
+        return decode_each(decode, rows, shape=(height, width, channels))
 
     def read(self, row: int) -> bytes:
         """The image file as it stands in the shard."""

@@ -84,6 +84,22 @@ class ArraySource:
         return digest.hexdigest()
 
 
+def decode_each(
+    decode: Callable[[int], Pixels], rows: IntArray, *, shape: tuple[int, int, int]
+) -> Pixels:
+    """(N, *shape): the image of each row, a batch in parallel."""
+    images = np.empty((len(rows), *shape), dtype=np.uint8)
+
+    def put(place: int) -> None:
+        images[place] = decode(int(rows[place]))
+
+    if len(rows) == 1:
+        put(0)
+    else:
+        in_threads(put, range(len(rows)))
+    return images
+
+
 @dataclass(frozen=True, eq=False)
 class FileSource:
     """Image files, decoded when asked for, a batch in parallel."""
@@ -97,18 +113,12 @@ class FileSource:
     def load(
         self, rows: IntArray, *, height: int, width: int, channels: Channels, fit: Fit
     ) -> Pixels:
-        images = np.empty((len(rows), height, width, channels), dtype=np.uint8)
-
-        def decode(place: int) -> None:
-            images[place] = decode_image(
-                self.uri(int(rows[place])), height=height, width=width, channels=channels, fit=fit
+        def decode(row: int) -> Pixels:
+            return decode_image(
+                self.uri(row), height=height, width=width, channels=channels, fit=fit
             )
 
-        if len(rows) == 1:
-            decode(0)
-        else:
-            in_threads(decode, range(len(rows)))
-        return images
+        return decode_each(decode, rows, shape=(height, width, channels))
 
     def take(self, rows: IntArray) -> FileSource:
         return FileSource(root=self.root, names=self.names[rows])
