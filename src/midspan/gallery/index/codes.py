@@ -1,8 +1,7 @@
 """The codes that an IVF index lists: one class each, one line in the table.
 
-Measured on 100,000 vectors of benchmarks/upgrade_world.py, 128 dimensions: 8 bits rank as float32
-do (23 candidates hold all of the ten nearest that the lists hold). 1 bit (RaBitQ, arXiv:2405.12497)
-needs 100 to 200 candidates for that; plain sign bits compared by Hamming distance needed 1,600.
+8 bits rank nearly as float32 does, 1 bit (RaBitQ, arXiv:2405.12497) needs more candidates for the same
+recall, plain sign bits far more: benchmarks/quantisation.py measures it, an index calibrates its own.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ class Shelf:
     def move(self, folder: Path | None, *, lock: SharedLock) -> None:
         """Bring the blocks there, one at a time; searches and writes wait for as long as one takes.
 
-        That is up to 0.2 s for each 256 MiB, when somebody changes how the vectors are held.
+        It is done when somebody changes how the vectors are held.
         """
         for number in count():
             with lock.exclusive:
