@@ -1,7 +1,7 @@
 """The codes that an IVF index lists: one class each, one line in the table.
 
-8 bits rank nearly as float32 does, 1 bit (RaBitQ, arXiv:2405.12497) needs more candidates for the same
-recall, plain sign bits far more: benchmarks/quantisation.py measures it, an index calibrates its own.
+8 bits rank nearly as float32 does, 1 bit (RaBitQ, arXiv:2405.12497) needs more candidates for the
+same recall. benchmarks/quantisation.py measures it; an index calibrates its own.
 """
 
 from __future__ import annotations
