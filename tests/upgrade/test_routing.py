@@ -151,6 +151,30 @@ def test_a_state_that_changes_during_the_search_is_lived_through(
     assert len(hits) == 5
 
 
+@pytest.mark.parametrize("calls_before", [1, 2])
+def test_a_rollback_between_two_searches_hides_nothing(
+    gallery: Gallery, monkeypatch: pytest.MonkeyPatch, calls_before: int
+) -> None:
+    """The other process of a fleet rolls back, and another thread's search has seen it already."""
+    upgrade = Upgrade.start(gallery, to=vectors(ids(60), NEW), mode="direct", calibrate=True)
+    upgrade.run(encoder(NEW), limit=30, settings=QUICK)
+    search, calls = gallery.store.search, 0
+
+    def rolled_back(query: Query) -> list[list[Hit]]:
+        nonlocal calls
+        calls += 1
+        if calls == calls_before:
+            upgrade.rollback()
+            live = gallery.state.live
+            search(Query(vectors=query.vectors, k=1, live=live, among=live))
+        return search(query)
+
+    monkeypatch.setattr(gallery.store, "search", rolled_back)
+    (hits,) = routing.search(gallery, vectors(QUERIES[:1], NEW), k=60)
+    assert calls > calls_before
+    assert sorted(hit.id for hit in hits) == ids(60)
+
+
 def test_queries_of_strangers_are_refused_in_every_state(gallery: Gallery, tmp_path: Path) -> None:
     stranger = vectors(QUERIES, STRANGER)
     with pytest.raises(SpaceMismatch):

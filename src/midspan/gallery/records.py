@@ -81,7 +81,7 @@ class Query:
     filter: Filter | None = None
     exact: bool = False
     threshold: float | None = None  # hits with a lower score are left out
-    seen: State | None = None  # what store.state() said in this same call: it need not look again
+    seen: State | None = None  # what store.state() said: StateChanged if that is over
 
 
 @dataclass(frozen=True, slots=True)

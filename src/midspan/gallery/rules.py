@@ -139,6 +139,12 @@ def check_query(state: State, query: Query) -> Space:
     """The space (for its dim and metric) that the query is compared in."""
     if isinstance(query.k, bool) or not isinstance(query.k, int) or not 1 <= query.k <= LARGEST_K:
         raise GalleryError(f"k = {query.k!r}; wanted a whole number from 1 to {LARGEST_K:,}")
+    if query.seen is not None and query.seen.version != state.version:
+        # After a rollback, say, an old view would miss what the rollback took away.
+        raise StateChanged(
+            f"the query was made for state {query.seen.version} of the gallery, which is at "
+            f"{state.version} now; read it again"
+        )
     for fingerprint in query.live:
         known_space(state, fingerprint)
     if not query.among or (query.among is not query.live and not {*query.among} <= {*query.live}):

@@ -34,6 +34,7 @@ class Mirror:
         self.families: list[Family] = []
         self.tracked: dict[int, Space] = {}
         self.preference: tuple[int, ...] = ()
+        self.version = -1  # of the gallery's state that this shows
         self.reserves: dict[int, Shelf] = {}
         self.live_space: Ints = np.zeros(1024, dtype=np.int32)  # by item
         self.live_row: Ints = np.full(1024, NOWHERE, dtype=np.int32)

@@ -45,9 +45,16 @@ def search(
     among: Sequence[int],
     allowed: BoolArray | None,
     exact: bool,
+    version: int | None = None,
 ) -> list[Found]:
-    """`allowed` says by item number which items count; None means all."""
+    """`allowed` says by item number which items count; None means all.
+
+    version: of the state that the caller knows. A mirror that is ahead of it says so: after a
+    rollback, an old view would miss what the rollback took away.
+    """
     with mirror.lock.shared:
+        if version is not None and version != mirror.version:
+            raise StateChanged("the gallery's state changed during the search; repeat it")
         if not set(live) <= mirror.tracked.keys():
             raise StateChanged("the gallery left one of these spaces during the search; repeat it")
         metric = mirror.tracked[among[0]].metric

@@ -72,8 +72,8 @@ class Follower:
         self._upkeep.stop()
 
     def _read(self, connection: sqlite3.Connection) -> None:
-        sequence, floor, live = connection.execute(
-            "SELECT sequence, floor, live FROM gallery"
+        version, sequence, floor, live = connection.execute(
+            "SELECT version, sequence, floor, live FROM gallery"
         ).fetchone()
         spaces, numbers = {}, {}
         for number, fingerprint, text in connection.execute(
@@ -85,12 +85,12 @@ class Follower:
         keep = frozenset(preference) | self._extra
         layout = Layout(read_quantise(connection), self._database.path.absolute().parent)
         if self._sequence < floor:  # too far behind, or at the very beginning
-            self._load(connection, preference, keep, spaces, layout)
+            self._load(connection, preference, keep, spaces, layout, version)
         else:
             if layout != self._mirror.layout:
                 with self._mirror.lock.exclusive:
                     self._mirror.lay_out(layout)
-            self._update(connection, preference, keep, spaces)
+            self._update(connection, preference, keep, spaces, version)
         self._sequence = sequence
 
     def _load(
@@ -100,6 +100,7 @@ class Follower:
         keep: frozenset[int],
         spaces: Mapping[int, Space],
         layout: Layout,
+        version: int,
     ) -> None:
         """Everything, into a new mirror; searches that are under way finish on the old one."""
         self._texts.forget(None)
@@ -107,7 +108,7 @@ class Follower:
         mirror = Mirror(layout)
         for number in [*preference, *sorted(keep - set(preference))]:
             mirror.track(number, spaces[number])
-        mirror.preference = preference
+        mirror.preference, mirror.version = preference, version
         for number in list(mirror.tracked):
             for items, vectors in _vectors(connection, number, spaces[number], since=0):
                 mirror.arrived(number, items, vectors)
@@ -119,6 +120,7 @@ class Follower:
         preference: tuple[int, ...],
         keep: frozenset[int],
         spaces: Mapping[int, Space],
+        version: int,
     ) -> None:
         """What came since. Replacements in one step: no search may see half of one."""
         mirror, since = self._mirror, self._sequence
@@ -146,6 +148,7 @@ class Follower:
                 mirror.arrived(number, items, vectors)
             if preference != mirror.preference or keep != mirror.tracked.keys():
                 mirror.prefer(preference, keep=keep)
+            mirror.version = version
 
     def _forget_texts(self, connection: sqlite3.Connection, gone: IntArray) -> None:
         changed = connection.execute(

@@ -205,6 +205,7 @@ class SqliteStore:
             among=[numbers[fingerprint] for fingerprint in query.among],
             allowed=allowed,
             exact=query.exact,
+            version=None if query.seen is None else query.seen.version,
         )
         hits = read_hits(self._texts, found, seen.spaces, query)
         if state.target is not None:  # somebody may be at work, and must not be in the way
