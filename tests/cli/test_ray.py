@@ -20,6 +20,7 @@ from midspan.encoders import build_encoder, load_encoder
 from midspan.encoders.files import save_encoder
 from midspan.errors import ConfigError, MidspanError
 from midspan.gallery import Item, Task
+from tests.data.shards import picture, write_shard
 
 OLD = Space("old", 8, fingerprint="f-old")
 
@@ -99,15 +100,21 @@ def test_a_backfill_and_a_file_of_vectors_on_a_cluster_of_this_machine(
 def test_what_travels_is_what_the_worker_sees(
     run: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Images in files and in a set, one that is gone, one that never was: as without shipping."""
+    """Images in files, a set and a shard; some that are not there: as without shipping."""
     import ray
 
+    monkeypatch.setenv("MIDSPAN_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(ray, "get_gpu_ids", list)
     pixels = np.random.default_rng(2).integers(0, 256, (3, 16, 16, 3), dtype=np.uint8)
     np.savez(tmp_path / "set.npz", images=pixels)
+    shard = write_shard(tmp_path / "a.tar", {"c#0/1.png": picture(90)})
     uris = {
         "file": str(next(photos.glob("*/*.png"))),
         "row": f"{tmp_path / 'set.npz'}#2",
+        "member": f"{shard}#c#0/1.png",
+        "no row": f"{tmp_path / 'set.npz'}#3",
+        "no member": f"{shard}#2.png",
+        "no shard": f"{tmp_path / 'gone.tar'}#2.png",
         "gone": str(tmp_path / "gone.png"),
         "none": None,
     }
@@ -121,12 +128,14 @@ def test_what_travels_is_what_the_worker_sees(
         assert [item.id for item in there] == list(uris)
         assert there[0].uri != items[0].uri
         made = embed(there)
-    assert made.vectors.ids.tolist() == here.vectors.ids.tolist() == ["file", "row"]
-    np.testing.assert_allclose(made.vectors.vectors, here.vectors.vectors, atol=1e-6)
-    assert set(made.failed) == set(here.failed) == {"gone"}
-    assert set(made.hopeless) == set(here.hopeless) == {"none"}
+    assert set(made.vectors.ids) == {"file", "row", "member"}
+    again = made.vectors.take(here.vectors.ids)
+    np.testing.assert_allclose(again.vectors, here.vectors.vectors, atol=1e-6)
+    assert set(made.failed) == set(here.failed) == {"gone", "no shard"}
+    assert set(made.hopeless) == set(here.hopeless) == {"none", "no row", "no member"}
     assert not Path(str(there[0].uri)).exists(), "the worker keeps no copy"
-    assert [seen_here(item) for item in items] == [True, True, False, False]
+    seen = {item.id for item in items if seen_here(item)}
+    assert seen == {"file", "row", "member", "no row", "no member"}
     assert load_on_worker(str(run), {})[0].same_as(space)  # by name, from a storage that all see
 
 

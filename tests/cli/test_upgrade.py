@@ -22,6 +22,7 @@ from midspan.encoders.preprocessing import Preprocessing
 from midspan.errors import ConfigError, GalleryError, MidspanError, SpaceMismatch
 from midspan.gallery import Gallery, Item
 from midspan.upgrade import routing
+from tests.data.shards import write_shard
 from tests.upgrade.world import NEW, OLD, WIDE, add, bridge, encoder, ids, make, vectors
 
 Run = Callable[..., dict[str, Any]]
@@ -249,7 +250,10 @@ class Brightness:
         return Embeddings(np.array(ids, dtype=np.str_), means, self.space)
 
 
-def test_images_are_read_from_the_uris_of_the_items(tmp_path: Path) -> None:
+def test_images_are_read_from_the_uris_of_the_items(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MIDSPAN_CACHE", str(tmp_path / "cache"))
     red = tmp_path / "red.png"
     Image.new("RGB", (8, 8), (200, 0, 0)).save(red)
     broken = tmp_path / "broken.png"
@@ -257,20 +261,38 @@ def test_images_are_read_from_the_uris_of_the_items(tmp_path: Path) -> None:
     images = np.zeros((3, 4, 4, 3), dtype=np.uint8)
     images[2, ..., 1] = 90
     np.savez(tmp_path / "set.npz", images=images, labels=np.array([0, 1, 1]))
+    shard = write_shard(
+        tmp_path / "a.tar", {"c#1/red.png": red.read_bytes(), "bad.png": broken.read_bytes()}
+    )
+    (tmp_path / "cut.tar").write_bytes(shard.read_bytes()[:700])
+    (tmp_path / "cut.npz").write_bytes((tmp_path / "set.npz").read_bytes()[:100])
     places = {
         "red": str(red),
         "green": f"{tmp_path / 'set.npz'}#2",
+        "in a shard": f"{shard}#c#1/red.png",
         "broken": str(broken),
         "gone": str(tmp_path / "gone.png"),
+        "no such row": f"{tmp_path / 'set.npz'}#3",
+        "set gone": f"{tmp_path / 'gone.npz'}#0",
+        "set cut": f"{tmp_path / 'cut.npz'}#0",
+        "broken in a shard": f"{shard}#bad.png",
+        "not in the shard": f"{shard}#other.png",
+        "climbs": f"{shard}#../red.png",
+        "shard gone": f"{tmp_path / 'gone.tar'}#red.png",
+        "shard cut": f"{tmp_path / 'cut.tar'}#c#1/red.png",
+        "url": "http://127.0.0.1:9/a.tar#red.png",
         "none": None,
     }
     items = [Item(id, uri, {}, 1, 0.0, 0.0, ()) for id, uri in places.items()]
     made = images_embedder(Brightness())(items)  # type: ignore[arg-type]
     found = dict(zip(made.vectors.ids.tolist(), made.vectors.vectors.tolist(), strict=True))
-    assert found == {"red": [201.0, 1.0, 1.0], "green": [1.0, 91.0, 1.0]}
-    assert set(made.failed) == {"gone"}
-    assert set(made.hopeless) == {"broken", "none"}
+    red_mean = [201.0, 1.0, 1.0]
+    assert found == {"red": red_mean, "green": [1.0, 91.0, 1.0], "in a shard": red_mean}
+    assert set(made.failed) == {"gone", "set gone", "shard gone", "url"}
+    assert {*found, *made.failed, *made.hopeless} == set(places)
     assert made.hopeless["none"] == "the item has no uri"
+    assert "no image of this name" in made.hopeless["not in the shard"]
+    assert "has 3 images" in made.hopeless["no such row"]
 
 
 def test_every_command_has_help() -> None:

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from midspan.data import folder, open_images, webdataset
-from midspan.data.from_webdataset import shard_images
 from midspan.errors import DataError, FormatError, ImageError
 from tests.data.shards import picture, write_shard
 
@@ -267,25 +266,6 @@ def test_the_index_is_kept_and_follows_the_file(tmp_path: Path, own_cache: Path)
     os.unlink(changed)
     with pytest.raises(ImageError, match=r"train-000\.tar#c0/00\.png: cannot be read"):
         first.load([0], height=8, width=8, channels=3)
-
-
-def test_members_by_name(tmp_path: Path) -> None:
-    four_shards(tmp_path)
-    shard = tmp_path / "shards" / "train-001.tar"
-    source = shard_images(shard, ["c2/05.png", "c0/03.png"])
-    got = source.load(np.arange(2), height=2, width=2, channels=1, fit="squash")
-    assert got[:, 0, 0, 0].tolist() == [100, 60]
-    with pytest.raises(DataError, match=r"1 of 2 wanted images are not in it.* first 'gone\.png'"):
-        shard_images(shard, ["c2/05.png", "gone.png"])
-    with pytest.raises(DataError, match="no such shard"):
-        shard_images(tmp_path / "gone.tar", ["c2/05.png"])
-    path = write_shard(
-        tmp_path / "two.tar", {"1.jpg": picture(1, kind="JPEG"), "1.seg.png": picture(2)}
-    )
-    assert shard_images(path, ["1.seg.png", "1.jpg"]).names.tolist() == ["1.seg.png", "1.jpg"]
-    path.write_bytes(path.read_bytes()[:700])
-    with pytest.raises(DataError, match="fetch the shard again"):
-        shard_images(path, ["1.jpg"])
 
 
 def test_memory_does_not_grow_with_the_shard(tmp_path: Path) -> None:

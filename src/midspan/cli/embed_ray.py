@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -26,13 +25,15 @@ def embed_set(
     on_failure: Callable[[str, str], None] | None,
 ) -> Embeddings:
     """The same vectors, ids and columns as `encoder.embed(images)` gives."""
+    from midspan.data.image_uri import ImageUri
     from midspan.gallery import Item
     from midspan.spaces import Embeddings
     from midspan.upgrade.cluster import embed_on_cluster
 
+    uris = (str(ImageUri.of(images.uri(row)).absolute()) for row in range(len(images)))
     items = [
-        Item(id, _everywhere(images.uri(row)), {}, revision=1, created=0.0, changed=0.0, spaces=())
-        for row, id in enumerate(images.ids.tolist())
+        Item(id, uri, {}, revision=1, created=0.0, changed=0.0, spaces=())
+        for id, uri in zip(images.ids.tolist(), uris, strict=True)
     ]
     space, parts = embed_on_cluster(
         items,
@@ -56,11 +57,3 @@ def embed_set(
     if kept.split is not None:
         columns["split"] = kept.split
     return Embeddings(kept.ids, vectors[order], space, columns)
-
-
-def _everywhere(uri: str) -> str:
-    """A path that means the same in a process with another working folder."""
-    whole, _, part = uri.rpartition("#")
-    if whole.endswith((".npz", ".tar")):
-        return f"{os.path.abspath(whole)}#{part}"
-    return os.path.abspath(uri)

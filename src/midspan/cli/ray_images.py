@@ -18,7 +18,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from midspan.errors import MidspanError
+from midspan.data.image_uri import ImageUri
+from midspan.data.shard_names import shard_images
+from midspan.data.shard_source import ShardSource
+from midspan.errors import DataError, FormatError, ImageError
 
 if TYPE_CHECKING:
     from midspan.gallery import Item, Task
@@ -54,56 +57,65 @@ def shipped(tasks: Sequence[Task]) -> Parcel:
 
     items = tuple(task.item for task in tasks)
     files, places = dict[str, bytes](), dict[str, str]()
-    for number, (whole, some) in enumerate(_by_file(items).items()):
-        uris = [str(item.uri) for item in some]
-        if whole.endswith(".npz"):
-            files[f"{number}.npz"] = _part(whole, uris)
-            places |= {item.id: f"{number}.npz#{row}" for row, item in enumerate(some)}
+    for number, (whole, uris) in enumerate(_by_file(items).items()):
+        if next(iter(uris.values())).row is not None:
+            files[f"{number}.npz"], there = _part(whole, uris)
+            places |= {id: f"{number}.npz#{row}" for row, id in enumerate(there)}
             continue
-        for row, (item, data) in enumerate(zip(some, _read(whole, uris), strict=True)):
+        read = _read(whole, list(uris.values()))
+        for row, (id, data) in enumerate(zip(uris, read, strict=True)):
             if data is not None:
-                places[item.id] = f"{number}-{row}{Path(str(item.uri)).suffix}"
-                files[places[item.id]] = data
+                suffix = Path(uris[id].member or uris[id].file).suffix
+                places[id] = f"{number}-{row}{suffix}"
+                files[places[id]] = data
     return Parcel(items, opened=Shipment(files, places))
 
 
-def _by_file(items: Sequence[Item]) -> dict[str, list[Item]]:
-    """Items by the set or shard that their images are in; "" for files of their own."""
-    found: dict[str, list[Item]] = {}
+def _by_file(items: Sequence[Item]) -> dict[str, dict[str, ImageUri]]:
+    """Uris by the set or shard that their images are in; "" for files of their own."""
+    found: dict[str, dict[str, ImageUri]] = {}
     for item in items:
         if item.uri is not None:
-            whole = item.uri.rpartition("#")[0]
-            found.setdefault(whole if whole.endswith((".npz", ".tar")) else "", []).append(item)
+            uri = ImageUri.of(item.uri)
+            found.setdefault(uri.whole, {})[item.id] = uri
     return found
 
 
-def _read(shard: str, uris: Sequence[str]) -> list[bytes | None]:
+def _read(shard: str, uris: Sequence[ImageUri]) -> list[bytes | None]:
     if not shard:
         with ThreadPoolExecutor(READERS) as pool:
             return list(pool.map(_bytes, uris))
-    from midspan.data.from_webdataset import shard_images
-
     try:
-        source = shard_images(shard, [uri.rpartition("#")[2] for uri in uris])
-        return [source.read(row) for row in range(len(uris))]
-    except MidspanError:
+        source = shard_images(shard, [uri.member for uri in uris if uri.member is not None])
+    except DataError:
         return [None] * len(uris)
+    return [_member(source, row) for row in range(len(uris))]
 
 
-def _bytes(uri: str) -> bytes | None:
+def _bytes(uri: ImageUri) -> bytes | None:
     try:
-        return Path(uri).read_bytes()
+        return Path(uri.file).read_bytes()
     except OSError:
         return None
 
 
-def _part(file: str, uris: Sequence[str]) -> bytes:
-    from midspan.cli.upgrade_sources import image_set
-    from midspan.data.sources import ArraySource
+def _member(source: ShardSource, row: int) -> bytes | None:
+    try:
+        return source.read(row)
+    except ImageError:
+        return None
 
-    source = image_set(file).source
-    assert isinstance(source, ArraySource)
-    rows = [int(uri.rpartition("#")[2]) for uri in uris]
+
+def _part(file: str, uris: Mapping[str, ImageUri]) -> tuple[bytes, list[str]]:
+    """A small set of the rows that are there, and whose they are."""
+    from midspan.cli.upgrade_sources import image_set
+
+    try:
+        images = image_set(file).images
+    except (DataError, FormatError):
+        return b"", []
+    rows = {id: uri.row for id, uri in uris.items() if uri.row is not None}
+    there = [id for id, row in rows.items() if row < len(images)]
     made = io.BytesIO()
-    np.savez(made, images=source.images[source.picks[rows]])
-    return made.getvalue()
+    np.savez(made, images=images[[rows[id] for id in there]])
+    return made.getvalue(), there

@@ -100,6 +100,6 @@ def load_on_worker(encoder: str, files: Mapping[str, bytes]) -> tuple[Space, Emb
 
 def seen_here(item: Item) -> bool:
     """Whether this machine has the image: a file, or the file that it is in."""
-    uri = item.uri or ""
-    whole = uri.rpartition("#")[0]
-    return Path(whole if whole.endswith((".npz", ".tar")) else uri).is_file()
+    from midspan.data.image_uri import ImageUri
+
+    return item.uri is not None and Path(ImageUri.of(item.uri).file).is_file()

@@ -7,17 +7,19 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from midspan.errors import ConfigError, EncoderError
+from midspan.errors import ConfigError, DataError, EncoderError, FormatError
 
 if TYPE_CHECKING:
-    from midspan.data import ImageSet, ImageSource
+    from midspan.data import ImageSource
     from midspan.data.decode import Pixels
+    from midspan.data.image_uri import ImageUri
+    from midspan.data.sources import ArraySource
     from midspan.encoders import Encoder
     from midspan.encoders.onnx import OnnxEncoder
     from midspan.encoders.preprocessing import Preprocessing
@@ -113,18 +115,23 @@ def images_embedder(encoder: Encoder | OnnxEncoder) -> Staged[Read]:
 def read_images(wanted: Preprocessing, items: Sequence[Item]) -> Read:
     """What stands at the uri of each item: a file, or an image in a set (a.npz#3, a.tar#x.jpg)."""
     from midspan.data import ImageSet
+    from midspan.data.image_uri import ImageUri
 
     hopeless = {item.id: "the item has no uri" for item in items if item.uri is None}
-    by_set: dict[str, dict[str, str]] = {}
-    for item in items:
-        if item.uri is not None:
-            by_set.setdefault(_set_of(item.uri), {})[item.id] = item.uri
+    uri_of = {item.id: ImageUri.of(item.uri) for item in items if item.uri is not None}
+    by_set: dict[str, dict[str, ImageUri]] = {}
+    for id, uri in uri_of.items():
+        by_set.setdefault(uri.whole, {})[id] = uri
     ids, failed = list[str](), dict[str, str]()
     parts = [np.empty((0, wanted.height, wanted.width, wanted.channels), dtype=np.uint8)]
-    for file, uris in by_set.items():
+    for whole, uris in by_set.items():
+        try:
+            source = source_of(whole, list(uris.values()))
+        except (DataError, FormatError) as error:  # the whole set, so all that is in it
+            failed |= dict.fromkeys(uris, str(error))
+            continue
         names = np.array(list(uris))
-        images = ImageSet(ids=names, source=_source(file, list(uris.values())))
-        got = images.load_readable(
+        got = ImageSet(ids=names, source=source).load_readable(
             np.arange(len(names)),
             height=wanted.height,
             width=wanted.width,
@@ -135,9 +142,7 @@ def read_images(wanted: Preprocessing, items: Sequence[Item]) -> Read:
         parts.append(got.images)
         failed |= {str(names[row]): why for row, why in got.failed}
     # A file that is not there may come back (a share that is not mounted); a broken one stays so.
-    uri_of = {item.id: item.uri or "" for item in items}
-    file_of = {id: _set_of(uri) or uri for id, uri in uri_of.items()}
-    gone = {id: why for id, why in failed.items() if not Path(file_of[id]).exists()}
+    gone = {id: why for id, why in failed.items() if not Path(uri_of[id].file).exists()}
     hopeless |= {id: why for id, why in failed.items() if id not in gone}
     pixels = parts[1] if len(parts) == 2 else np.concatenate(parts)
     return Read(ids, pixels, failed=gone, hopeless=hopeless)
@@ -151,30 +156,28 @@ def embed_read(encoder: Encoder | OnnxEncoder, read: Read) -> Embedded:
     return Embedded(made, failed=read.failed, hopeless=read.hopeless)
 
 
-def _set_of(uri: str) -> str:
-    """The .npz or .tar file that the image is in; empty: it is a file of its own."""
-    shard, inside, _ = uri.partition(".tar#")
-    file = f"{shard}.tar" if inside else uri.rpartition("#")[0]
-    return file if file.endswith((".npz", ".tar")) else ""
-
-
-def _source(file: str, uris: list[str]) -> ImageSource:
-    from midspan.data.from_webdataset import shard_images
+def source_of(whole: str, uris: Sequence[ImageUri]) -> ImageSource:
+    """Images of one set or shard (`whole`), or files of their own."""
+    from midspan.data.shard_names import shard_images
     from midspan.data.sources import FileSource
 
-    if not file:
-        return FileSource(root=Path(), names=np.array(uris))
-    if file.endswith(".tar"):
-        return shard_images(file, [uri[len(file) + 1 :] for uri in uris])
-    rows = np.array([int(uri.rpartition("#")[2]) for uri in uris])
-    return image_set(file).source.take(rows)
+    if not whole:
+        return FileSource(root=Path(), names=np.array([uri.file for uri in uris]))
+    members = [uri.member for uri in uris if uri.member is not None]
+    if members:
+        return shard_images(whole, members)
+    rows = np.array([uri.row for uri in uris if uri.row is not None])
+    return replace(image_set(whole), picks=rows)  # a row that is not there is found by its reader
 
 
 @functools.lru_cache(maxsize=4)
-def image_set(file: str) -> ImageSet:
+def image_set(file: str) -> ArraySource:
     from midspan.data import npz
+    from midspan.data.sources import ArraySource
 
-    return npz(file)
+    source = npz(file).source
+    assert isinstance(source, ArraySource)
+    return source
 
 
 def shadow_from(

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
 from midspan.data.images import TEST, TRAIN, ImageSet
-from midspan.data.shard_index import ShardIndex, Wanted, read_index
+from midspan.data.shard_index import ShardIndex
+from midspan.data.shard_samples import Wanted, read_index
 from midspan.data.shard_source import Shard, ShardSource
 from midspan.data.sources import in_threads
-from midspan.errors import DataError, FormatError, ImageError, MissingDependency
+from midspan.errors import DataError, ImageError, MissingDependency
 from midspan.spaces import StrArray
 
 MAX_SHARDS = 100_000
@@ -89,44 +88,6 @@ def webdataset(
     if all(name.isdecimal() for name in names):
         names.sort(key=lambda name: (int(name), name))
     return images.labelled(labels.tolist(), class_names=names)
-
-
-def shard_images(path: str | Path, names: Sequence[str]) -> ShardSource:
-    """Some images of one shard by name, as `ImageSet.uri` gives it behind the #."""
-    shard = Path(path)
-    try:
-        state = shard.stat()
-        found = _by_name(shard, (state.st_size, state.st_mtime_ns), frozenset(map(_entry, names)))
-    except OSError as error:
-        raise DataError(f"{shard}: no such shard ({error.strerror})") from error
-    except FormatError as error:  # to one who wants an image, it is one that cannot be read
-        raise DataError(str(error)) from error
-    gone = [name for name in names if name not in found.rows]
-    if gone:
-        raise DataError(
-            f"{shard}: {len(gone)} of {len(names)} wanted images are not in it, or are none, first "
-            f"{gone[0]!r}"
-        )
-    return found.source.take(np.array([found.rows[name] for name in names], dtype=np.int64))
-
-
-@dataclass(frozen=True)
-class _Named:
-    source: ShardSource
-    rows: dict[str, int]
-
-
-@functools.lru_cache(maxsize=128)
-def _by_name(shard: Path, state: tuple[int, int], entries: frozenset[str]) -> _Named:
-    """All images of the shard under these entries ("jpg"); `state` is for the cache alone."""
-    indexes = [read_index(shard, wanted=Wanted(image=entry)) for entry in sorted(entries)]
-    source = _source([shard] * len(indexes), indexes)
-    return _Named(source, {name: row for row, name in enumerate(source.names.tolist())})
-
-
-def _entry(name: str) -> str:
-    """What WebDataset calls it inside of its sample: "seg.png" of "cat/1.seg.png"."""
-    return name.rpartition("/")[2].partition(".")[2].lower()
 
 
 def _expand(pattern: str) -> list[Path]:

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
-from midspan.data.decode import Channels, Fit, Pixels, decode_image
+from midspan.data.decode import MAX_BYTES, Channels, Fit, Pixels, decode_image
 from midspan.data.sources import decode_each
 from midspan.errors import ImageError
 from midspan.spaces import IntArray, StrArray
+
+NOT_THERE = -1  # offset of a name that the shard does not have
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +56,13 @@ class ShardSource:
 
         return decode_each(decode, rows, shape=(height, width, channels))
 
-    def read(self, row: int) -> bytes:
-        """The image file as it stands in the shard."""
+    def read(self, row: int, *, most: int = MAX_BYTES) -> bytes:
+        """The image file as it stands in the shard, if it has at most so many bytes."""
         shard, size = self.shards[self.shard[row]], int(self.sizes[row])
+        if self.offsets[row] == NOT_THERE:
+            raise ImageError("no image of this name is in the shard")
+        if size > most:
+            raise ImageError(f"has {size:,} bytes; more than {most:,} are not read")
         try:
             with shard.path.open("rb") as file:
                 status = os.fstat(file.fileno())

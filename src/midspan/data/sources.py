@@ -61,7 +61,10 @@ class ArraySource:
     def load(
         self, rows: IntArray, *, height: int, width: int, channels: Channels, fit: Fit
     ) -> Pixels:
-        found: Pixels = self.images[self.picks[rows]]
+        try:
+            found: Pixels = self.images[self.picks[rows]]
+        except IndexError as error:  # picks may come from outside, as uris of items do
+            raise ImageError(f"{self.name}: has {len(self.images)} images ({error})") from error
         if found.shape[1:] == (height, width, channels):
             return found
         if found.shape[1:] == (height, width, 1):

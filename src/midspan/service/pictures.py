@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from midspan.data.decode import Pixels, fit_array
-from midspan.errors import ImageError, MidspanError
+from midspan.data.image_uri import ImageUri
+from midspan.errors import DataError, FormatError, ImageError, MidspanError
 from midspan.gallery import Item
 from midspan.service.decode_worker import encode_thumbnail
 from midspan.service.decoding import Box, DecodePool
@@ -49,28 +50,28 @@ class Pictures:
 
     def pixels(self, uri: str | None, box: Box) -> Pixels:
         """(H, W, C) as an encoder wants them, or ImageError."""
-        file, row = self.places.find(uri)
-        if row is not None:
+        file, place = self.places.find(uri)
+        if place.row is not None:
             return fit_array(
-                _row_of(file, row),
+                _row_of(file, place.row),
                 height=box.height,
                 width=box.width,
                 channels=box.channels,
                 fit=box.fit,
             )
-        data = self.places.read(file, most=self._limits.image_bytes)
+        data = self.places.read(file, place.member, most=self._limits.image_bytes)
         return self._decoder.fit(data, box)
 
     def thumbnail(self, item: Item, *, size: int) -> tuple[bytes, str]:
         """(PNG or JPEG, tag that changes with the picture)."""
         key = (item.id, item.revision, item.changed, size)
         if (known := self._cache.get(key)) is None:
-            file, row = self.places.find(item.uri)
-            if row is None:
-                data = self.places.read(file, most=self._limits.image_bytes)
+            file, place = self.places.find(item.uri)
+            if place.row is None:
+                data = self.places.read(file, place.member, most=self._limits.image_bytes)
                 known = self._decoder.thumbnail(data, size=size)
             else:
-                known = _array_thumbnail(_row_of(file, row), size)
+                known = _array_thumbnail(_row_of(file, place.row), size)
             self._cache.put(key, known)
         return known, hashlib.blake2b(known, digest_size=12).hexdigest()
 
@@ -91,7 +92,7 @@ class Pictures:
                 ids.append(item.id)
             except (ImageError, MidspanError) as error:
                 # a file that is not there may come back; a broken one stays so
-                gone = item.uri is not None and not os.path.exists(item.uri)
+                gone = item.uri is not None and not os.path.exists(ImageUri.of(item.uri).file)
                 (failed if gone else hopeless)[item.id] = str(error)
         return Read(ids, images, failed, hopeless)
 
@@ -131,7 +132,10 @@ def _image_set(file: Path, changed: int) -> ImageSet:
 
 
 def _row_of(file: Path, row: int) -> Pixels:
-    images = _image_set(file, file.stat().st_mtime_ns).source
+    try:
+        images = _image_set(file, file.stat().st_mtime_ns).source
+    except (OSError, DataError, FormatError) as error:  # it says where the file is
+        raise ImageError("the item's image is in a set that cannot be read") from error
     stored: Pixels = getattr(images, "images", np.empty((0, 1, 1, 1), np.uint8))
     if row >= len(stored):
         raise ImageError(f"the image set has {len(stored)} rows, not {row + 1}")

@@ -12,7 +12,8 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 
-from midspan.errors import ImageError
+from midspan.data.image_uri import ImageUri
+from midspan.errors import DataError, ImageError
 from midspan.service.errors import NotPossible
 
 SUFFIX = ".image"  # put images are kept as they came; only re-encoded pixels are ever served
@@ -30,22 +31,26 @@ class Places:
         """A quick look without the disk, for lists of results."""
         if uri is None or not self._texts:
             return False
-        return os.path.normpath(os.path.abspath(_file(uri))).startswith(self._texts)
+        return os.path.normpath(os.path.abspath(ImageUri.of(uri).file)).startswith(self._texts)
 
-    def find(self, uri: str | None) -> tuple[Path, int | None]:
-        """(the file, row of an image set or None), or ImageError."""
+    def find(self, uri: str | None) -> tuple[Path, ImageUri]:
+        """(the real file, what is meant in it), or ImageError."""
         if uri is None:
             raise ImageError("the item has no uri")
+        place = ImageUri.of(uri)
         try:
-            real = Path(os.path.abspath(_file(uri))).resolve(strict=True)
+            real = Path(os.path.abspath(place.file)).resolve(strict=True)
             regular = stat.S_ISREG(real.stat().st_mode)
         except (OSError, ValueError, RuntimeError) as error:
             raise ImageError("the item's image is not there") from error
         if not regular or not any(real.is_relative_to(root) for root in self._roots):
             raise ImageError("the item's image is in no folder that this service may read")
-        return real, _row(uri)
+        return real, place
 
-    def read(self, file: Path, *, most: int) -> bytes:
+    def read(self, file: Path, member: str | None, *, most: int) -> bytes:
+        """The file, or what has this name in a shard; never more than `most` bytes."""
+        if member is not None:
+            return _from_shard(file, member, most=most)
         try:
             with file.open("rb") as opened:
                 data = opened.read(most + 1)
@@ -106,13 +111,17 @@ class Places:
         return self.uploads / name[:2] / f"{name}{SUFFIX}"
 
 
-def _file(uri: str) -> str:
-    file, separator, row = uri.rpartition("#")
-    return file if separator and file.endswith(".npz") and row.isdecimal() else uri
+def _from_shard(file: Path, member: str, *, most: int) -> bytes:
+    from midspan.data.shard_names import shard_images
 
-
-def _row(uri: str) -> int | None:
-    return int(uri.rpartition("#")[2]) if _file(uri) != uri else None
+    try:
+        shard = shard_images(file, [member])
+    except DataError as error:  # it says where the file is, which is nobody's business here
+        raise ImageError("the item's image is in a shard that cannot be read") from error
+    try:
+        return shard.read(0, most=most)
+    except ImageError as error:
+        raise ImageError(f"the item's image: {error}") from error
 
 
 def _sync_folder(folder: Path) -> None:

@@ -1,0 +1,41 @@
+"""Where one image is: a file of its own, or inside another (`set.npz#3`, `shard.tar#cat/1.jpg`)."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, replace
+
+# The name in a shard may hold any sign, so the first .tar# counts; a row is a number that fits.
+_MEMBER = re.compile(r"(?P<file>.*?\.tar)#(?P<member>.+)", re.IGNORECASE | re.DOTALL)
+_ROW = re.compile(r"(?P<file>.+\.npz)#(?P<row>[0-9]{1,18})", re.IGNORECASE | re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class ImageUri:
+    """What `ImageSet.uri` gives, taken apart. Only the text is looked at, never the disk."""
+
+    file: str
+    row: int | None = None  # of an image set
+    member: str | None = None  # of a shard
+
+    @classmethod
+    def of(cls, uri: str) -> ImageUri:
+        if found := _MEMBER.fullmatch(uri):
+            return cls(found["file"], member=found["member"])
+        if found := _ROW.fullmatch(uri):
+            return cls(found["file"], row=int(found["row"]))
+        return cls(uri)
+
+    @property
+    def whole(self) -> str:
+        """The file that other images are in as well; empty for a file of its own."""
+        return "" if self.row is None and self.member is None else self.file
+
+    def absolute(self) -> ImageUri:
+        """Means the same in a process with another working folder."""
+        return replace(self, file=os.path.abspath(self.file))
+
+    def __str__(self) -> str:
+        inside = self.row if self.member is None else self.member
+        return self.file if inside is None else f"{self.file}#{inside}"

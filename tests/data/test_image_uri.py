@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from midspan.data.image_uri import ImageUri
+
+
+@pytest.mark.parametrize(
+    ("uri", "wanted"),
+    [
+        ("a/b.png", ImageUri("a/b.png")),
+        ("a/b#3.png", ImageUri("a/b#3.png")),
+        ("set.npz#3", ImageUri("set.npz", row=3)),
+        ("a#1/set.NPZ#12", ImageUri("a#1/set.NPZ", row=12)),
+        ("set.npz#x", ImageUri("set.npz#x")),
+        ("set.npz#-1", ImageUri("set.npz#-1")),
+        ("set.npz#" + "9" * 5000, ImageUri("set.npz#" + "9" * 5000)),
+        ("set.npz#3/photo.png", ImageUri("set.npz#3/photo.png")),
+        ("s/a.tar#cat/1.jpg", ImageUri("s/a.tar", member="cat/1.jpg")),
+        ("s/a.TAR#1.jpg", ImageUri("s/a.TAR", member="1.jpg")),
+        ("a.tar#cat#1.jpg", ImageUri("a.tar", member="cat#1.jpg")),
+        ("a.tar#b.tar#1.jpg", ImageUri("a.tar", member="b.tar#1.jpg")),
+        ("a.tar#set.npz#1", ImageUri("a.tar", member="set.npz#1")),
+        ("a.tar#", ImageUri("a.tar#")),
+        ("a.tar", ImageUri("a.tar")),
+        ("", ImageUri("")),
+    ],
+)
+def test_taken_apart_and_put_together(uri: str, wanted: ImageUri) -> None:
+    found = ImageUri.of(uri)
+    assert found == wanted
+    assert str(found) == uri
+    assert found.whole == ("" if found.file == uri else found.file)
+
+
+def test_absolute() -> None:
+    here = os.getcwd()
+    assert str(ImageUri.of("a.tar#../1.jpg").absolute()) == f"{here}/a.tar#../1.jpg"
+    assert str(ImageUri.of("x/../a.npz#4").absolute()) == f"{here}/a.npz#4"
