@@ -20,6 +20,7 @@ from midspan.encoders import build_encoder, load_encoder
 from midspan.encoders.files import save_encoder
 from midspan.errors import ConfigError, MidspanError
 from midspan.gallery import Item, Task
+from midspan.upgrade.cluster.connect import connected
 from tests.data.shards import picture, write_shard
 
 OLD = Space("old", 8, fingerprint="f-old")
@@ -70,16 +71,21 @@ def shop(tmp_path: Path, photos: Path) -> str:
 
 
 @pytest.mark.slow
-def test_a_backfill_and_a_file_of_vectors_on_a_cluster_of_this_machine(
+def test_a_backfill_and_files_of_vectors_on_a_cluster_of_this_machine(
     run: Path, photos: Path, shop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """One cluster for all three commands: to start another one takes longer than they do."""
     monkeypatch.setenv("RAY_worker_niceness", "0")  # 15 otherwise: never their turn
     monkeypatch.setenv("RAY_object_store_memory", str(80 * 2**20))
+    monkeypatch.setenv("MIDSPAN_CACHE", str(tmp_path / "cache"))
     encoder = load_encoder(run)
     truth = encoder.embed(folder(photos), progress=False)
     with Gallery.open(shop) as gallery:
         Upgrade.start(gallery, to=encoder.space, order="random")
-    report = call("upgrade", "run", shop, "--encoder", run, "--ray", "local", "--workers", 1)
+    with connected("local"):
+        report = call("upgrade", "run", shop, "--encoder", run, "--ray", "local", "--workers", 1)
+        check_embed(run, photos, tmp_path / "shipped.npz", truth, "--ship-images")
+        check_embed(run, in_shards(photos), tmp_path / "shards.npz", truth)
     assert (report["stopped"], report["written"], report["given_up"]) == ("done", 12, 1)
     assert report["cluster"] == {"workers": 1, "nodes": 1, "lost": 0, "sent_again": 0}
     with Gallery.open(shop) as gallery:
@@ -87,14 +93,29 @@ def test_a_backfill_and_a_file_of_vectors_on_a_cluster_of_this_machine(
         np.testing.assert_allclose(found.vectors, truth.vectors, atol=1e-6)
         (failure,) = gallery.store.failures(after="", limit=9)
         assert failure.id == "broken"
-    out = tmp_path / "there.npz"
-    words = ["--out", out, "--ray", "local", "--workers", 1, "--ship-images", "--batch-size", 5]
-    assert call("embed", run, photos, *words)["items"] == 12
+
+
+def check_embed(run: Path, images: object, out: Path, truth: Embeddings, *words: str) -> None:
+    """`embed --ray` gives what the encoder gives here."""
+    more = ["--out", out, "--ray", "local", "--workers", 1, "--batch-size", 5, *words]
+    assert call("embed", run, images, *more)["items"] == len(truth)
     there = Embeddings.load(out)
     assert there.ids.tolist() == truth.ids.tolist()
     assert there.space.same_as(truth.space)
     assert there.columns["labels"].tolist() == truth.columns["labels"].tolist()
     np.testing.assert_allclose(there.vectors, truth.vectors, atol=1e-6)
+
+
+def in_shards(photos: Path) -> Path:
+    """The same images in the same order, in two shards; returns their pattern."""
+    files = sorted(photos.glob("*/*.png"))
+    for number, part in enumerate((files[:7], files[7:])):
+        entries: dict[str, bytes | str] = {}
+        for file in part:
+            name = file.relative_to(photos)
+            entries |= {str(name): file.read_bytes(), f"{name.with_suffix('.cls')}": name.parts[0]}
+        write_shard(photos.parent / "shards" / f"{number}.tar", entries)
+    return photos.parent / "shards" / "{0..1}.tar"
 
 
 def test_what_travels_is_what_the_worker_sees(
