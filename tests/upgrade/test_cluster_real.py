@@ -5,19 +5,23 @@ from __future__ import annotations
 import os
 import signal
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from midspan.gallery import Gallery
 from midspan.upgrade import Settings, Upgrade
 from midspan.upgrade.cluster import ClusterReport, Workers, run_on_cluster
+from tests.gallery.postgres import Postgres
 from tests.upgrade.cluster_world import Loader, batches
 from tests.upgrade.ray_cluster import node_settings, started
-from tests.upgrade.world import NEW, accounted, all_hold, ids, make, picture
+from tests.upgrade.world import NEW, OLD, accounted, add, all_hold, ids, make, picture, see
 
 pytestmark = [pytest.mark.slow]
 SETTINGS = Settings(batch=8, growth=1, lease=1000, retries=2, back_off=0.02)
@@ -60,6 +64,33 @@ def check_once(gallery: Gallery, report: ClusterReport, *, count: int = 400) -> 
     all_hold(gallery, NEW, {id: picture(id) for id in ids(count)})
     told = [line.details["written"] for line in gallery.trail() if line.what == "upgrade run"]
     assert sum(told) == count
+
+
+@pytest.mark.server
+def test_a_gallery_on_a_server(cluster: Any, postgres: Postgres, tmp_path: Path) -> None:
+    """Two runs at once, each with a worker of its own: every item is embedded by one of them."""
+    place = postgres.location("r" + uuid.uuid4().hex[:12])
+    load = Loader(tmp_path, seconds=0.05, corrupt=("i0007",))
+    workers = Workers(cluster.address, count=1)
+    with Gallery.create(place, OLD) as first, Gallery.open(place) as second:
+        add(first, ids(400))
+        Upgrade.start(first, to=NEW, order="random")
+        both = [
+            Running(partial(run_on_cluster, one, load, workers=workers, settings=SETTINGS))
+            for one in (first, second)
+        ]
+        reports = [one.report().report for one in both]
+        assert [report.stopped for report in reports] == ["done", "done"]
+        assert sum(report.written for report in reports) == 399
+        assert sum(report.given_up for report in reports) == 1
+        assert accounted(first) == (0, 399, 1)
+        embedded = [id for lines in batches(tmp_path).values() for line in lines for id in line]
+        assert sorted(embedded) == ids(400), "each of them once"
+        told = [line.details["written"] for line in first.trail() if line.what == "upgrade run"]
+        assert sum(told) == 399
+        good = [id for id in ids(400) if id != "i0007"]
+        found = first.store.vectors(good, space=NEW.fingerprint)
+        assert np.array_equal(found.vectors, see([picture(id) for id in good], NEW))
 
 
 def test_a_node_is_killed_in_the_middle(cluster: Any, gallery: Gallery, tmp_path: Path) -> None:
