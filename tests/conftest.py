@@ -2,7 +2,32 @@
 
 from __future__ import annotations
 
+import functools
 import os
+
+import hypothesis
+import pytest
+import typer.main
+import typer.testing
 
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")  # read when torch and NumPy are first imported
+
+# The same examples each time, and none is too slow: a busy machine is no reason to fail.
+hypothesis.settings.register_profile(
+    "midspan",
+    max_examples=50,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("midspan")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def commands_are_made_once() -> None:
+    """typer reads the signatures of all commands at every call, which takes longer than most."""
+    made = functools.cache(typer.main.get_command)
+    patch = pytest.MonkeyPatch()
+    patch.setattr("typer.main.get_command", made)
+    patch.setattr("typer.testing._get_command", made)

@@ -22,11 +22,18 @@ SMALL: dict[str, dict[str, Any]] = {
     "rbt": {"depth": 2, "paths": 2, "hidden": 8, "epochs": 3},
     "fct": {"width": 64, "epochs": 20},
 }
+# Where nobody asks how well it maps, a network is trained for a moment only.
+BRIEF: dict[str, dict[str, Any]] = {
+    "mlp": {"epochs": 1},
+    "rbt": {"epochs": 1},
+    "fct": {"epochs": 2},
+}
 DIMS = [(12, 12), (12, 20), (20, 12)]
 
 
-def made(name: str) -> Bridge:
-    bridge: Bridge = build(BRIDGES, {"name": name, **SMALL.get(name, {})}, what="bridge")
+def made(name: str, *, brief: bool = False) -> Bridge:
+    settings = SMALL.get(name, {}) | (BRIEF.get(name, {}) if brief else {})
+    bridge: Bridge = build(BRIDGES, {"name": name, **settings}, what="bridge")
     return bridge
 
 
@@ -54,7 +61,7 @@ def test_permuted_pairs_destroy_retrieval(name: str) -> None:
 
 def test_save_and_load_give_the_same_bits(name: str, tmp_path: Path) -> None:
     old, new = encoders(120, target_dim=9)
-    bridge = made(name).fit(old, new)
+    bridge = made(name, brief=True).fit(old, new)
     again = load_bridge(bridge.save(tmp_path / "bridge"))
     assert type(again) is type(bridge)
     assert again.settings() == bridge.settings()
@@ -65,7 +72,7 @@ def test_save_and_load_give_the_same_bits(name: str, tmp_path: Path) -> None:
 
 def test_the_same_seed_gives_the_same_map(name: str) -> None:
     old, new = encoders(120)
-    first, second = made(name).fit(old, new), made(name).fit(old, new)
+    first, second = (made(name, brief=True).fit(old, new) for _ in range(2))
     assert np.array_equal(first.apply(old.vectors), second.apply(old.vectors))
 
 
@@ -95,7 +102,7 @@ def test_works_in_a_space_of_distances(name: str) -> None:
 def test_the_onnx_file_maps_as_the_bridge_does(name: str, tmp_path: Path) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     old, new = encoders(120, target_dim=9)
-    bridge = made(name).fit(old, new)
+    bridge = made(name, brief=True).fit(old, new)
     path = export_onnx(bridge, tmp_path / "bridge.onnx")
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     (found,) = session.run(["mapped"], {"vectors": old.vectors * 3})

@@ -101,7 +101,7 @@ def test_choices_look_random_over_seeds() -> None:
     fraction=st.floats(0.01, 0.99),
     seed=st.integers(0, 99),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_properties_of_every_allocation(
     labels: list[int], kind: str, fraction: float, seed: int
 ) -> None:

@@ -139,6 +139,7 @@ def test_a_note_that_was_edited(exported: Path, tmp_path: Path) -> None:
         OnnxEncoder(tmp_path / "model.onnx")
 
 
+@pytest.mark.slow
 def test_an_export_that_differs_is_not_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -103,7 +103,7 @@ vectors = st.lists(st.tuples(*[st.integers(-1, 1)] * 3).filter(any), min_size=1,
 )
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=50)
 @given(query=vectors, gallery=vectors, data=st.data())
 def test_every_metric_equals_its_reference(
     query: FloatArray, gallery: FloatArray, data: st.DataObject

@@ -72,7 +72,7 @@ small_vectors = st.lists(
 ).map(lambda rows: np.array(rows, dtype=np.float32))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @given(query=small_vectors, gallery=small_vectors, data=st.data())
 def test_ties_ignored_rows_and_blocks(query: Matrix, gallery: Matrix, data: st.DataObject) -> None:
     """Whole numbers make the scores exact and ties common."""

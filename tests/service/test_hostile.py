@@ -58,6 +58,7 @@ def fine(client: TestClient, method: str, path: str, **what: object) -> int:
     return answer.status_code
 
 
+@pytest.mark.slow
 def test_hostile_images(hostile: TestClient) -> None:
     for name, data in corpus.images().items():
         for method, path in (("POST", "/v1/search/image"), ("PUT", f"/v1/items/img-{name}")):

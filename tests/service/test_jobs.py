@@ -83,7 +83,7 @@ def test_an_interrupted_finish_is_finished(shop: Shop, tmp_path: Path) -> None:
 
 
 def test_closing_stops_within_a_batch_and_keeps_the_wish(shop: Shop, tmp_path: Path) -> None:
-    core = open_core(shop, make_gallery(shop, tmp_path / "g.midspan"), max_rate=10.0, batch=2)
+    core = open_core(shop, make_gallery(shop, tmp_path / "g.midspan"), max_rate=2.0, batch=2)
     Upgrade.start(core.gallery, to=core.encoders.loaded[1].space, order="random")
     job = Job(core, Quality(core))
     job.start()

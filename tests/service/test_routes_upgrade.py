@@ -9,6 +9,7 @@ import numpy as np
 from fastapi.testclient import TestClient
 
 from midspan.bridges import Ridge
+from midspan.service import jobs
 from midspan.service.quality import Flipped, Quality, _worst
 from midspan.spaces import Embeddings
 from midspan.upgrade import ORDERS, Upgrade
@@ -49,7 +50,7 @@ def test_a_whole_upgrade_over_http(client: TestClient) -> None:
     assert sorted(space["role"] for space in info["spaces"].values()) == ["old", "target"]
     assert info["can_upgrade"] is False
     assert (info["orders"][0], set(info["orders"])) == ("uncertainty", set(ORDERS))
-    time.sleep(1.5)
+    time.sleep(5 * jobs.LOOK)
     assert client.get("/v1/upgrade").json()["new"] == 0, "nobody asked for the backfill yet"
     assert client.post("/v1/upgrade/start").status_code == 409
 
@@ -90,7 +91,7 @@ def test_a_whole_upgrade_over_http(client: TestClient) -> None:
 
 def test_pause_resume_and_rollback(client: TestClient) -> None:
     post(client, "start", {"order": "random", "calibrate": False})
-    post(client, "run", {"max_rate": 20.0})
+    post(client, "run", {"max_rate": 10.0})  # 6 s for all: time enough to pause it
     until(client, lambda status: status["new"] > 0)
     paused = post(client, "pause", {"reason": "lunch"})
     assert (paused["phase"], paused["reason"]) == ("paused", "lunch")

@@ -90,7 +90,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Any:
             "data": {"name": "vectors", "path": str(path)},
             "encoder": {"backbone": "vectors", "dim": 16, "settings": {"hidden": 64}},
             "loss": {"name": "cosface", "scale": 16.0, "margin": 0.1},
-            "train": {"epochs": 15, "batch_size": 64, "lr": 5e-3},
+            "train": {"epochs": 10, "batch_size": 96, "lr": 1e-2},
         }
         old = {**settings, "seed": 7, "allocation": {"kind": "extended-class", "part": "old"}}
         train(RunConfig.from_dict(old), out=root / "old", progress=False)

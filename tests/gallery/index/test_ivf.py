@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 CODE = """
 import faiss.contrib.torch_utils  # as pytorch-metric-learning does
 import numpy as np
@@ -21,6 +23,7 @@ print((rows[:, 0] == np.arange(20)).all())
 """
 
 
+@pytest.mark.slow  # torch in a process of its own
 def test_methods_that_were_swapped_are_no_obstacle() -> None:
     done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
