@@ -5,8 +5,10 @@
 DIR holds omniglot32.npz, gtsrb32.npz, flowers32.npz and glyphs28.npz. Each set is one
 `midspan bench` of its own folder below --out; a second start goes on. All are joined on one page,
 and the tables are copied to benchmarks/results/methods_*.csv. `--part ablation`,
-`--part dims`, `--part weaker` and `--part longer` are further questions: AdvBCT's terms one by one,
-dims that change (LCE's and L2's maps), a smaller new encoder, and half as many epochs again.
+`--part dims` and `--part weaker` are further questions: AdvBCT's terms one by one, dims that change
+(LCE's and L2's maps), and a smaller new encoder.
+Encoders and schedules were chosen by benchmarks/tune_schedule.py, on classes cut from the training
+classes.
 """
 
 from __future__ import annotations
@@ -23,32 +25,35 @@ from midspan.reports.bench_page import write_bench
 from midspan.training.bench import BenchSettings, bench, read_results, read_settings
 
 RESULTS = Path(__file__).parent / "results"
-BACKBONE = "small-cnn,width=16"
-PARTS = ("table", "ablation", "dims", "weaker", "longer")
+PARTS = ("table", "ablation", "dims", "weaker")
+
+
+@dataclass(frozen=True)
+class Network:
+    backbone: str
+    lr: float
 
 
 @dataclass(frozen=True)
 class Set:
+    network: Network
+    size: int  # px
     epochs: int
     seeds: int
     augment: tuple[str, ...]
-    size: int = 16  # px: letters stay legible, and an encoder costs half a minute of one core
     exclude_column: str | None = None
     chain: tuple[str, ...] = ()
 
 
-# About as many images for every encoder: the small sets are seen more often.
+CNN = Network("small-cnn,width=16", lr=5e-3)
+RESNET = Network("small-resnet,width=16", lr=2e-3)
 SETS = {
-    "omniglot32": Set(epochs=8, seeds=3, augment=("affine",), chain=("lce",)),
+    "omniglot32": Set(RESNET, size=32, epochs=5, seeds=3, augment=("affine",), chain=("lce",)),
     "gtsrb32": Set(
-        epochs=12,
-        seeds=3,
-        size=32,
-        augment=("affine", "light"),
-        exclude_column="track",
+        CNN, size=32, epochs=12, seeds=3, augment=("affine", "light"), exclude_column="track"
     ),
-    "flowers32": Set(epochs=12, seeds=3, size=32, augment=("affine", "flip", "light")),
-    "glyphs28": Set(epochs=5, seeds=1, augment=("affine",)),
+    "flowers32": Set(CNN, size=32, epochs=12, seeds=3, augment=("affine", "flip", "light")),
+    "glyphs28": Set(RESNET, size=28, epochs=2, seeds=1, augment=("affine",)),
 }
 
 
@@ -56,11 +61,12 @@ def settings(data: Path, name: str, **more: Any) -> BenchSettings:
     one = SETS[name]
     augment = f"train.augment=[{', '.join(repr(kind) for kind in one.augment)}]"
     base, _ = read_settings(
-        None, ["train.batch_size=128", "train.lr=5e-3", f"encoder.size={one.size}", augment]
+        None,
+        ["train.batch_size=128", f"train.lr={one.network.lr}", f"encoder.size={one.size}", augment],
     )
     given: dict[str, Any] = {
         "data": (str(data / f"{name}.npz"),),
-        "backbone": BACKBONE,
+        "backbone": one.network.backbone,
         "epochs": one.epochs,
         "seeds": one.seeds,
         "exclude_column": one.exclude_column,
@@ -96,13 +102,11 @@ def main() -> None:
                 plans[f"dims-{old}-{new}-{name}"] = settings(
                     given.data, name, methods=("lce", "l2"), dim=old, new_dim=new, seeds=1
                 )
-    elif given.part == "longer":
-        plans["longer"] = settings(given.data, "omniglot32", epochs=12)
     else:
         plans["weaker"] = settings(
             given.data,
             "omniglot32",
-            new_backbone="small-cnn,width=8",
+            new_backbone="small-resnet,width=8",
             allocations=("extended-backbone-data",),
             seeds=1,
         )
