@@ -19,7 +19,7 @@ from tests.gallery.samples import OLD, entry
 from tests.gallery.script import picture, same_search, step
 
 ROOT = Path(__file__).parents[2]
-KILLS = 10
+KILLS = 7
 KILLS_SLOWLY = 2  # Milvus: the dead one's lease has to end each time
 
 

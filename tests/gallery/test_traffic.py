@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -23,26 +24,25 @@ from tests.gallery.samples import NEW, OLD, embed, entry, start
 from tests.gallery.traffic_worker import Expected, write
 
 ROOT = Path(__file__).parents[2]
-SECONDS = 3.0
-SECONDS_SLOWLY = 12.0  # Milvus: a write takes some tenths of a second
+SECONDS = 2.0
+SECONDS_SLOWLY = 6.0  # Milvus: a write takes some tenths of a second
+PATIENCE = 200.0  # until everybody has done something, on a busy machine
 
 
-def search(gallery: Gallery, stop: threading.Event) -> int:
+def search(gallery: Gallery, stop: threading.Event, done: Counter[str]) -> None:
     """Items that nobody touches must be found by every search, once."""
     fixed = [f"fixed-{number}" for number in range(20)]
-    old, count = embed(fixed), 0
+    old = embed(fixed)
     while not stop.is_set():
         for row, hits in enumerate(gallery.search(old, k=500)):
             ids = [hit.id for hit in hits]
             assert len(ids) == len(set(ids)), "an item twice in one result"
             assert fixed[row] in ids, "an item vanished"
             assert [hit.score for hit in hits] == sorted((h.score for h in hits), reverse=True)
-            count += 1
-    return count
+            done["searches"] += 1
 
 
-def backfill(store: Store, stop: threading.Event, worker: str) -> int:
-    count = 0
+def backfill(store: Store, stop: threading.Event, done: Counter[str], worker: str) -> None:
     while not stop.is_set():
         state = store.state()
         tasks = store.claim(worker=worker, limit=16, seconds=5)
@@ -51,14 +51,13 @@ def backfill(store: Store, stop: threading.Event, worker: str) -> int:
             continue
         vectors = embed([task.item.id for task in tasks], state.spaces[state.target])
         with contextlib.suppress(SpaceMismatch):  # rolled back in this moment
-            count += store.fill(vectors, revisions=[task.item.revision for task in tasks])
-    return count
+            done["fills"] += store.fill(vectors, revisions=[task.item.revision for task in tasks])
 
 
-def upgrade_and_back(store: Store, stop: threading.Event, seconds: float) -> int:
-    rounds = 0
+def upgrade_and_back(
+    store: Store, stop: threading.Event, done: Counter[str], seconds: float
+) -> None:
     while not stop.is_set():
-        rounds += 1
         start(store)
         stop.wait(seconds / 5)
         state = store.state()
@@ -70,8 +69,8 @@ def upgrade_and_back(store: Store, stop: threading.Event, seconds: float) -> int
         store.change(
             dataclasses.replace(state, spaces={OLD.fingerprint: OLD}), entry=entry("forget")
         )
+        done["rounds"] += 1
         stop.wait(0.1)
-    return rounds
 
 
 @pytest.mark.slow
@@ -98,7 +97,7 @@ def live_through(location: str, *, quantise: str = "none") -> None:
     stop = threading.Event()
     seconds = SECONDS_SLOWLY if location.startswith("milvus:") else SECONDS
     until = time.time() + seconds
-    with ThreadPoolExecutor() as pool:
+    with ThreadPoolExecutor(8) as pool:
         processes = [
             subprocess.Popen(
                 [
@@ -115,9 +114,10 @@ def live_through(location: str, *, quantise: str = "none") -> None:
             )
             for name in ("p1", "p2")
         ]
-        searches = [pool.submit(search, gallery, stop) for _ in range(2)]
-        fills = [pool.submit(backfill, gallery.store, stop, name) for name in ("w1", "w2")]
-        rounds = pool.submit(upgrade_and_back, gallery.store, stop, seconds)
+        done = Counter[str]()
+        others = [pool.submit(search, gallery, stop, done) for _ in range(2)]
+        others += [pool.submit(backfill, gallery.store, stop, done, name) for name in ("w1", "w2")]
+        others.append(pool.submit(upgrade_and_back, gallery.store, stop, done, seconds))
         writers = [pool.submit(write, gallery.store, name, until) for name in ("t1", "t2")]
         expected = Expected()
         try:
@@ -126,11 +126,15 @@ def live_through(location: str, *, quantise: str = "none") -> None:
             for process in processes:
                 expected |= json.loads(process.communicate()[0])
                 assert process.returncode == 0
+            deadline = time.monotonic() + PATIENCE
+            while not all(done[what] for what in ("searches", "fills", "rounds")):
+                assert not any(one.done() for one in others), "one of them failed: see below"
+                assert time.monotonic() < deadline, f"all that was done: {done}"
+                time.sleep(0.05)
         finally:
             stop.set()
-        assert sum(one.result() for one in searches) > 0
-        assert sum(one.result() for one in fills) > 0
-        assert rounds.result() > 0
+            for one in others:
+                one.result()
     items = gallery.store.scan(filter=None, missing=None, after="", limit=10_000)
     left = {item.id: item.payload["n"] for item in items if not item.id.startswith("fixed")}
     assert left == expected
