@@ -24,7 +24,7 @@ from midspan.training.old import label_map, read_classifier
 
 BASE: dict[str, Any] = {
     "data": {"name": "digits"},
-    "encoder": {"backbone": "small-cnn", "dim": 16},
+    "encoder": {"backbone": "small-cnn", "dim": 16, "settings": {"width": 8}},
     "loss": {"name": "cosface", "scale": 16.0, "margin": 0.1},
     "train": {"epochs": 3, "batch_size": 64, "lr": 3e-3},
 }
@@ -87,7 +87,7 @@ def test_only_the_compatible_encoder_can_search_the_old_gallery(tmp_path: Path) 
         "data": {"name": "vectors", "path": str(features(tmp_path / "features.npz"))},
         "encoder": {"backbone": "vectors", "dim": 16, "settings": {"hidden": 64}},
         "loss": {"name": "cosface", "scale": 16.0, "margin": 0.1},
-        "train": {"epochs": 20, "batch_size": 64, "lr": 5e-3},
+        "train": {"epochs": 12, "batch_size": 96, "lr": 1e-2},
     }
     allocation = {"kind": "extended-class", "part": "old"}
     # another seed than the new ones: encoders that share their first weights are not independent
