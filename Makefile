@@ -4,6 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 MILVUS := $(VENV)/milvus-server
+# A file's tests stay together; the order of the files is that of tests/conftest.py.
+SHARED := -n 2 --dist loadscope --no-loadscope-reorder
+
+# The tests start many processes: each would compile every module anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup browser demo test check format bench clean
@@ -41,14 +46,16 @@ demo: setup ## train an old and two new encoders on real images, and show why on
 	$(BIN)/midspan demo
 
 test: setup browser $(MILVUS) ## all tests, with coverage
-	$(BIN)/python -m pytest -n 2 --dist loadscope -m "not milvus" --cov --cov-report=
+	$(BIN)/python -m pytest $(SHARED) -m "not milvus" --cov --cov-report=
 	$(BIN)/python -m pytest -m milvus --cov --cov-append --cov-report=term --cov-fail-under=85
 
 check: setup ## format, lint, types, fast tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
-	$(BIN)/python -m pytest -q -n 2 --dist loadscope -m "not slow"
+	@$(BIN)/mypy >$(VENV)/mypy.txt 2>&1 & types=$$!; \
+	$(BIN)/python -m pytest -q $(SHARED) -m "not slow"; tests=$$?; \
+	wait $$types; types=$$?; echo "mypy:"; cat $(VENV)/mypy.txt; \
+	[ $$tests = 0 ] && [ $$types = 0 ]
 
 format: setup ## rewrite the files in the house style
 	$(BIN)/ruff format .

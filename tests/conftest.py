@@ -24,6 +24,12 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("midspan")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with slow tests first: else one worker has such a file left when the other is done."""
+    long = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in long)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def commands_are_made_once() -> None:
     """typer reads the signatures of all commands at every call, which takes longer than most."""

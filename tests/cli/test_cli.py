@@ -285,13 +285,13 @@ def test_ctrl_c_exits_130_and_resumes(trained: Path, tmp_path: Path) -> None:
     ]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     log = tmp_path / "r" / "log.jsonl"
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 240
     while not log.exists():
         assert time.monotonic() < deadline
         assert process.poll() is None
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=240)
     assert process.returncode == 130, err
     assert "the same command goes on" in err
     assert json.loads(out)["error"]["type"] == "Interrupted"

@@ -116,6 +116,7 @@ class Stub:
 
     def __init__(self) -> None:
         self.asked: list[Asked] = []
+        self.over = threading.Event()
         self.replies: deque[Reply] = deque([Reply()])
         stub = self
 
@@ -128,7 +129,7 @@ class Stub:
                 asked = Asked(self.command, self.path, headers, self.rfile.read(length))
                 stub.asked.append(asked)
                 reply = stub.replies[0] if len(stub.replies) == 1 else stub.replies.popleft()
-                time.sleep(reply.seconds)
+                stub.over.wait(reply.seconds)
                 if reply.drop:
                     self.close_connection = True
                     return
@@ -160,6 +161,7 @@ class Stub:
         self.replies = deque(replies)
 
     def close(self) -> None:
+        self.over.set()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

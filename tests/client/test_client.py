@@ -264,6 +264,7 @@ def test_many_items_go_in_several_requests(
     assert client.info().items == 110
 
 
+@pytest.mark.slow
 def test_a_write_that_is_answered_late_is_done_once(service: tuple[Watched, str]) -> None:
     watched, url = service
     with Client(url, ADMIN, timeout=2.0, retries=3) as client:

@@ -116,11 +116,11 @@ def test_nobody_there(slept: list[float]) -> None:
 
 
 def test_a_time_out_is_tried_again(stub: Stub, slept: list[float]) -> None:
-    with Client(stub.url, timeout=0.2, retries=1) as client:
-        stub.will(Reply(seconds=1.0), Reply())
+    with Client(stub.url, timeout=0.8, retries=1) as client:
+        stub.will(Reply(seconds=30.0), Reply())
         assert client.health()
         assert len(stub.asked) == 2
-        stub.will(Reply(seconds=1.0))
+        stub.will(Reply(seconds=30.0))
         with pytest.raises(Unreachable, match="ReadTimeout"):
             client.health()
 
@@ -210,14 +210,14 @@ def test_the_token_is_sent_and_never_shown(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     shown = []
-    with Client(stub.url, TOKEN, retries=1, timeout=0.3) as client:
+    with Client(stub.url, TOKEN, retries=1, timeout=0.8) as client:
         assert client.health()
         assert stub.asked[0].headers["authorization"] == f"Bearer {TOKEN}"
         shown += [repr(client), str(client), repr(client.upgrade), repr(client._wire)]
         echo = f"you sent Bearer {TOKEN}"
         for reply in (
             refusal(401, "Unauthorized", echo), refusal(404, "UnknownId", echo),
-            Reply(drop=True), Reply(seconds=1.0), Reply(body=b"no JSON"),
+            Reply(drop=True), Reply(seconds=30.0), Reply(body=b"no JSON"),
             Reply(302, headers={"Location": "http://elsewhere/"}),
         ):  # fmt: skip
             stub.will(reply)

@@ -75,7 +75,7 @@ def test_absolute_names_stand_for_themselves(write_image: WriteImage, tmp_path: 
 def test_a_batch_of_files_is_decoded_by_several_threads(
     write_image: WriteImage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    together = threading.Barrier(2, timeout=20)  # breaks unless two are in it at the same time
+    together = threading.Barrier(2, timeout=120)  # breaks unless two are in it at the same time
 
     def decode(path: str, **_: object) -> Pixels:
         together.wait()

@@ -68,4 +68,4 @@ def test_galleries_without_such_news(tmp_path: Path) -> None:
     started = time.monotonic()
     with make("memory", tmp_path) as gallery:
         assert live_latency(gallery) is None
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 4.5, "it watches an embedded one for 5 s"

@@ -23,7 +23,7 @@ class Work:
 
     def __call__(self, key: str, values: list[int]) -> Sequence[int]:
         self.begun.set()
-        self.go.wait(10)
+        self.go.wait(60)
         self.batches.append((key, values))
         if any(value < 0 for value in values):
             raise ValueError("negative")
@@ -32,16 +32,15 @@ class Work:
 
 def test_concurrent_requests_share_a_batch_and_get_their_own_result() -> None:
     work = Work()
-    batcher = Batcher[int, int]("test", work, size=8, wait=0.2, waiting=100)
+    batcher = Batcher[int, int]("test", work, size=8, wait=60.0, waiting=100)
 
     async def ask() -> list[int]:
-        return list(await asyncio.gather(*(batcher.submit("a", n) for n in range(20))))
+        return list(await asyncio.gather(*(batcher.submit("a", n) for n in range(24))))
 
-    assert asyncio.run(ask()) == [2 * n for n in range(20)]
+    assert asyncio.run(ask()) == [2 * n for n in range(24)]
     batcher.close()
-    assert sorted(n for _, values in work.batches for n in values) == list(range(20))
-    assert max(len(values) for _, values in work.batches) == 8
-    assert len(work.batches) <= 4
+    assert sorted(n for _, values in work.batches for n in values) == list(range(24))
+    assert [len(values) for _, values in work.batches] == [8, 8, 8]
 
 
 def test_keys_are_not_mixed() -> None:
@@ -76,13 +75,13 @@ def test_a_full_queue_says_so_at_once() -> None:
 
     async def ask() -> None:
         running = asyncio.ensure_future(batcher.submit("a", 0))
-        await asyncio.to_thread(work.begun.wait, 10)
+        await asyncio.to_thread(work.begun.wait, 60)
         waiting = [asyncio.ensure_future(batcher.submit("a", n)) for n in (1, 2)]
         await asyncio.sleep(0)
         started = time.monotonic()
         with pytest.raises(Overloaded) as refused:
             await batcher.submit("a", 3)
-        assert time.monotonic() - started < 1
+        assert time.monotonic() - started < 30
         assert refused.value.headers["Retry-After"] == "1"
         work.go.set()
         assert await asyncio.gather(running, *waiting) == [0, 2, 4]

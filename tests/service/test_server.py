@@ -164,7 +164,7 @@ def test_kill_9_during_a_backfill_and_the_upgrade_goes_on_by_itself(shop: Shop, 
 def test_health_answers_while_an_encoder_works_and_a_stop_finishes_what_it_began(
     shop: Shop, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TEST_SLOW_ENCODER", "3")
+    monkeypatch.setenv("TEST_SLOW_ENCODER", "5")
     server = Server(shop, place, "--encoder", str(shop.old))
     answers: list[int] = []
 
@@ -176,12 +176,12 @@ def test_health_answers_while_an_encoder_works_and_a_stop_finishes_what_it_began
     thread.start()
     time.sleep(1.0)  # it decodes, then sleeps inside of the encoder
     slowest = 0.0
-    for _ in range(10):
+    for _ in range(5):
         started = time.monotonic()
         assert httpx.get(f"{server.url}/healthz", timeout=PATIENCE).status_code == 200
         slowest = max(slowest, time.monotonic() - started)
     assert answers == [], "the encoder was done too early to show anything"
-    assert slowest < 2.0
+    assert slowest < 4.0
     with httpx.stream("GET", f"{server.url}/v1/events", timeout=PATIENCE) as events:
         lines = events.iter_lines()
         assert next(lines).startswith("retry:")

@@ -113,7 +113,7 @@ def test_a_node_is_killed_in_the_middle(cluster: Any, gallery: Gallery, tmp_path
 
 
 def test_a_worker_is_killed(cluster: Any, gallery: Gallery, tmp_path: Path) -> None:
-    load = Loader(tmp_path, seconds=0.05, corrupt=("i0007",), missing=("i0011",))
+    load = Loader(tmp_path, seconds=0.15, corrupt=("i0007",), missing=("i0011",))
     workers = Workers("auto", count=2)
     running = Running(lambda: run_on_cluster(gallery, load, workers=workers, settings=SETTINGS))
     running.until(lambda: len(batches(tmp_path)) == 2)
@@ -129,7 +129,7 @@ def test_a_worker_is_killed(cluster: Any, gallery: Gallery, tmp_path: Path) -> N
 
 def test_a_pause_keeps_what_workers_had(cluster: Any, gallery: Gallery, tmp_path: Path) -> None:
     upgrade = Upgrade(gallery)
-    load = Loader(tmp_path, seconds=0.05)
+    load = Loader(tmp_path, seconds=0.1)
     workers = Workers("auto", count=2)
     running = Running(lambda: run_on_cluster(gallery, load, workers=workers, settings=SETTINGS))
     running.until(lambda: accounted(gallery)[1] >= 40)

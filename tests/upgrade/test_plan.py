@@ -45,10 +45,12 @@ def test_time_is_measured_on_the_gallery_s_own_items(tmp_path: Path) -> None:
         return good(items)
 
     with make("memory", tmp_path) as gallery:
+        started = time.monotonic()
         plan = Upgrade.plan(gallery, to=NEW, embed=slow)
+        most = (time.monotonic() - started) / 60
     assert asked == ids(60)
     assert plan.seconds_per_item is not None
-    assert 0.004 <= plan.seconds_per_item < 0.02
+    assert 0.004 <= plan.seconds_per_item <= most
     assert plan.seconds == pytest.approx(60 * plan.seconds_per_item)
     assert any("'i0030': no such file" in note for note in plan.notes)
     assert any("no gate evidence" in note for note in plan.notes)

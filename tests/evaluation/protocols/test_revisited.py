@@ -173,7 +173,7 @@ def test_the_named_conversion_works(tmp_path: Path) -> None:
     command = str(caught.value).split("convert it once: ")[1]
     assert command.startswith("python -c ")
     command = command.replace("python", sys.executable, 1)
-    subprocess.run(command, shell=True, check=True, timeout=60)
+    subprocess.run(command, shell=True, check=True, timeout=240)
     loaded = load(tmp_path, "roxford5k")
     assert loaded.easy[0].tolist() == [1, 5]
     assert loaded.junk[0].tolist() == []

@@ -64,4 +64,4 @@ def test_an_unknown_name_is_an_error_with_a_hint() -> None:
 def test_no_protocol_needs_torch() -> None:
     modules = sorted({target.partition(":")[0] for target in PROTOCOLS.values()})
     code = f"import sys, {', '.join(modules)}; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=240).returncode == 0

@@ -19,7 +19,7 @@ from tests.service.page.shop import Shop, make_shop
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
 )
-PATIENCE = 30_000  # ms; the machine may be busy with other tests
+PATIENCE = 90_000  # ms; the machine may be busy with other tests
 
 
 @contextmanager
@@ -41,7 +41,7 @@ def running(settings: Settings) -> Iterator[str]:
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while not server.started:
             assert thread.is_alive(), "the server did not start"
             assert time.monotonic() < deadline
@@ -49,7 +49,7 @@ def running(settings: Settings) -> Iterator[str]:
         yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
     finally:
         server.should_exit = True
-        thread.join(timeout=30)
+        thread.join(timeout=60)
 
 
 @pytest.fixture(scope="module")
