@@ -1,0 +1,26 @@
+"""The tables of methods in the docs are those of the result file."""
+
+from __future__ import annotations
+
+import pytest
+from benchmarks.methods_page import BENCHMARKS, METHODS, PAGES, SUMMARY, benchmarks, measured, read
+
+
+def test_the_tables_are_those_of_the_result_file() -> None:
+    rows, page = read(SUMMARY), BENCHMARKS.read_text(encoding="utf-8")
+    assert benchmarks(page, rows) == page, "run: python -m benchmarks.methods_page"
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_each_method_shows_its_own_rows(method: str) -> None:
+    rows, page = read(SUMMARY), (PAGES / f"{method}.md").read_text(encoding="utf-8")
+    assert measured(page, method, rows) == page, "run: python -m benchmarks.methods_page"
+    some = rows["gtsrb32", "extended-data", method]["cross_mean"]
+    assert f"{float(some):.3f}" in page
+
+
+def test_a_page_without_its_tables_is_named() -> None:
+    with pytest.raises(SystemExit, match="0 tables of extended-class"):
+        benchmarks("no table", read(SUMMARY))
+    with pytest.raises(SystemExit, match=r"bct\.md: 0 sections"):
+        measured("# bct\n", "bct", read(SUMMARY))
