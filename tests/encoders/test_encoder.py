@@ -7,14 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from midspan.data import ImageSet
 from midspan.data.decode import Pixels
 from midspan.encoders import Encoder, build_encoder, load_encoder
+from midspan.encoders.embedding import step_size
 from midspan.encoders.heads import Linear
 from midspan.errors import ConfigError, EncoderError
-from midspan.spaces import Embeddings
+from midspan.spaces import Embeddings, FloatArray
 
 # ---- the space -----------------------------------------------------------------------------------
 
@@ -132,6 +133,30 @@ def test_batches_equal_one_by_one(backbone: str, batch_size: int, images: Pixels
     found = encoder.embed(images, batch_size=batch_size, progress=False)
     np.testing.assert_allclose(found.vectors, one_by_one(encoder, images), atol=1e-5)
     np.testing.assert_allclose(np.linalg.norm(found.vectors, axis=1), 1.0, atol=1e-6)
+
+
+def test_steps_suit_the_device_unless_they_are_given(
+    encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (150, 32, 32, 3), dtype=np.uint8)
+    steps: list[int] = []
+
+    def run(x: Tensor) -> FloatArray:
+        steps.append(len(x))
+        return real(x)
+
+    real = encoder._run
+    monkeypatch.setattr(encoder, "_run", run)
+    found = encoder.embed(images, progress=False)
+    assert steps == [64, 64, 22]
+    given = encoder.embed(images, batch_size=64, progress=False)
+    assert (found.vectors == given.vectors).all()
+    steps.clear()
+    whole = encoder.embed(images, batch_size=150, progress=False)
+    assert steps == [150]
+    np.testing.assert_allclose(found.vectors, whole.vectors, atol=1e-5)
+    assert step_size(None, device="cuda", images=True) == 256
+    assert step_size(None, device="cpu", images=False) == 256
 
 
 def test_the_same_twice(encoder: Encoder, images: Pixels) -> None:

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from midspan.upgrade import Embed, Embedded, Latency, Shadow, Staged, Upgrade
 
 LOOK = 0.5  # seconds: does anybody search?
-CPU_BATCH = 64  # images in one step: 0.25 ms each, in steps of 256 0.37 ms (small-resnet, 32 px)
 GENTLE = 10  # niceness of a backfill beside live searches
 
 
@@ -151,8 +150,7 @@ def read_images(wanted: Preprocessing, items: Sequence[Item]) -> Read:
 def embed_read(encoder: Encoder | OnnxEncoder, read: Read) -> Embedded:
     from midspan.upgrade import Embedded
 
-    size = CPU_BATCH if str(encoder.device) == "cpu" else 256
-    made = encoder.embed(read.images, ids=read.ids, batch_size=size, progress=False)
+    made = encoder.embed(read.images, ids=read.ids, progress=False)
     return Embedded(made, failed=read.failed, hopeless=read.hopeless)
 
 

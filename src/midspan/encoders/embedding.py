@@ -23,6 +23,10 @@ Read = TypeVar("Read")
 Failed = tuple[tuple[int, str], ...]  # row, reason
 
 
+# Items in one step of the network, our own choices. Images on a CPU go in fewer: a backfill with a
+# small ResNet at 32 px was faster so on two cores. `benchmarks/embed_steps.py` checks it.
+CPU_IMAGES, STEP = 64, 256
+
 Embeddable = ImageSet | Embeddings | npt.NDArray[Any]
 Ids = Sequence[str] | StrArray
 OnFailure = Callable[[str, str], None]  # id, reason
@@ -110,6 +114,13 @@ def vector_source(
     return Source(
         ids=own_ids, columns=columns, read=lambda rows: vectors[rows].astype(np.float32, copy=False)
     )
+
+
+def step_size(wanted: int | None, *, device: str, images: bool) -> int:
+    """`wanted`, or what suits the device."""
+    if wanted is not None:
+        return wanted
+    return CPU_IMAGES if images and device == "cpu" else STEP
 
 
 def embed_source(

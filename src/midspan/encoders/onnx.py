@@ -19,6 +19,7 @@ from midspan.encoders.embedding import (
     Source,
     embed_source,
     image_source,
+    step_size,
     vector_source,
 )
 from midspan.encoders.preprocessing import Preprocessing
@@ -80,7 +81,7 @@ class OnnxEncoder:
         self,
         images: Embeddable,
         *,
-        batch_size: int = 256,
+        batch_size: int | None = None,
         device: str | None = None,
         progress: bool = True,
         ids: Ids | None = None,
@@ -93,13 +94,14 @@ class OnnxEncoder:
                 "open it again with that device"
             )
         fixed = self._input.shape[0]  # a name where the batch is free
+        size = step_size(batch_size, device=self.device, images=self.takes_images)
         return embed_source(
             self._source(images, ids=ids),
             space=self.space,
             normalise=self.normalise,
             prepare=self._preprocessing.array if self._preprocessing else np.asarray,
             run=self._run,
-            batch_size=fixed if isinstance(fixed, int) else batch_size,
+            batch_size=fixed if isinstance(fixed, int) else size,
             show=progress,
             on_failure=on_failure,
         )

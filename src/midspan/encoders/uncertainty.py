@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from midspan.encoders.embedding import Embeddable, Ids, OnFailure, embed_source
+from midspan.encoders.embedding import Embeddable, Ids, OnFailure, embed_source, step_size
 from midspan.encoders.encoder import Encoder
 from midspan.encoders.files import find_folder
 from midspan.errors import EncoderError, FormatError
@@ -120,7 +120,7 @@ def embed_judged(
     images: Embeddable,
     *,
     uncertainty: UncertaintyHead | None = None,
-    batch_size: int = 256,
+    batch_size: int | None = None,
     progress: bool = True,
     ids: Ids | None = None,
     on_failure: OnFailure | None = None,
@@ -160,7 +160,7 @@ def embed_judged(
             normalise=encoder.normalise,
             prepare=lambda read: encoder.tensor(read, device=device),
             run=run,
-            batch_size=batch_size,
+            batch_size=step_size(batch_size, device=device.type, images=encoder.takes_images),
             show=progress,
             on_failure=on_failure,
         )

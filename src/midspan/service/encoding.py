@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from midspan.encoders import Encoder, OnnxEncoder
     from midspan.encoders.preprocessing import Preprocessing
 
-MOST = 64  # images in one step: queries come in fewer, a backfill's steps of 256 are slower on CPU
-
 
 class Loaded:
     """An encoder with its space worked out once: the weights of a service do not change."""
@@ -31,8 +29,7 @@ class Loaded:
 
     def vectors(self, images: Sequence[Pixels]) -> FloatArray:
         """(N, D)."""
-        size = min(max(1, len(images)), MOST)
-        made = self.encoder.embed(np.stack(images), progress=False, batch_size=size)
+        made = self.encoder.embed(np.stack(images), progress=False)
         return made.vectors
 
 
