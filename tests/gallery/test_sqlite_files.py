@@ -14,10 +14,10 @@ import pytest
 
 from midspan.errors import FormatError, GalleryError, StoreError
 from midspan.gallery import Gallery
-from midspan.gallery.stores.sqlite import database, schema
+from midspan.gallery.stores.sqlite import database, schema, writes
 from midspan.gallery.stores.sqlite.store import SqliteStore
 from midspan.spaces import Embeddings
-from tests.gallery.samples import DIM, OLD, add, drafts, embed, entry, found, near
+from tests.gallery.samples import DIM, NEW, OLD, add, drafts, embed, entry, found, near, start
 
 
 @pytest.fixture
@@ -284,6 +284,42 @@ def test_one_embedding_per_item_and_space(store: SqliteStore) -> None:
     given = Embeddings(ids=np.array(["a"]), vectors=embed(["a"]).vectors, space=OLD)
     store.upsert(drafts(["a"]), [given], mode="add")
     assert store.fill(given, revisions=[1]) == 0
+
+
+def test_a_fill_in_several_parts_gives_each_item_its_own_vector(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writes, "TOGETHER", 3)
+    ids = [f"i{number}" for number in range(11)]
+    add(store, ids)
+    start(store)
+    store.fill(embed(["i4"], NEW, seed=7), revisions=[1])
+    order = [7, 2, 10, 4, 0, 9, 1, 8, 3, 6, 5]
+    asked = embed([*(ids[number] for number in order), "stranger"], NEW)
+    revisions = [2 if number == 9 else 1 for number in (*order, 0)]
+    assert store.fill(asked, revisions=revisions) == 9, "neither i4 nor i9 nor the stranger"
+    got = store.vectors(ids, space=NEW.fingerprint)
+    assert got.ids.tolist() == [id for id in ids if id != "i9"]
+    wanted = [embed([id], NEW, seed=7 if id == "i4" else 0).vectors[0] for id in got.ids.tolist()]
+    np.testing.assert_array_equal(got.vectors, np.stack(wanted))
+    assert [task.item.id for task in store.claim(worker="w", limit=9, seconds=60.0)] == ["i9"]
+
+
+def test_the_log_is_copied_into_the_file_when_it_is_long_and_not_before(
+    store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = path.stat().st_size
+    page_each = [{"text": "x" * 4096}] * 1100
+    add(store, [f"i{number}" for number in range(1100)], payloads=page_each)
+    assert Path(f"{path}-wal").stat().st_size > 1000 * 4096, "SQLite's own limit"
+    assert path.stat().st_size == before
+    store.close()
+    whole = path.stat().st_size
+    monkeypatch.setattr(database, "LOG_BYTES", 16 * 4096)
+    reopened = SqliteStore.open(str(path))
+    add(reopened, [f"more{number}" for number in range(20)], payloads=page_each[:20])
+    assert path.stat().st_size > whole
+    reopened.close()
 
 
 def test_a_lease_does_not_wait_for_the_disk_and_a_write_does(tmp_path: Path) -> None:

@@ -15,6 +15,13 @@ from midspan.errors import FormatError, GalleryError, StoreError
 APPLICATION = 0x6D736767  # "msgg": what `file` and a careful reader find in the header
 FORMAT = 1
 BUSY_SECONDS = 60.0  # how long a writer waits for the others
+# Of pages that a writer keeps: what writes.TOGETHER items touch, wherever they stand in the file,
+# fits. SQLite's own 2 MB do not hold that, and each page was read several times.
+CACHE_BYTES = 8 * 2**20
+# Of the log, before it is copied into the file. SQLite's own 1,000 pages are fewer than one batch
+# of a backfill changes in a large file: each was copied at once, the same pages again and again.
+LOG_BYTES = 32 * 2**20
+LOG_KEPT_BYTES = 64 * 2**20  # a log that grew longer shrinks to this
 _MAGIC = b"SQLite format 3\0"
 
 
@@ -33,6 +40,7 @@ class Database:
         self._open = True
         with self.errors():
             self._writer = self._connect()
+            _ready_to_write(self._writer)
         self._check_format()
 
     @contextmanager
@@ -172,11 +180,17 @@ def connect(path: Path) -> sqlite3.Connection:
         connection.execute("PRAGMA secure_delete = FAST")  # not a zero for every page given back
         connection.execute("PRAGMA trusted_schema = OFF")
         connection.execute("PRAGMA cell_size_check = ON")
-        connection.execute("PRAGMA journal_size_limit = 67108864")  # the log shrinks again
+        connection.execute(f"PRAGMA journal_size_limit = {LOG_KEPT_BYTES}")
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _ready_to_write(connection: sqlite3.Connection) -> None:
+    page = connection.execute("PRAGMA page_size").fetchone()[0]
+    connection.execute(f"PRAGMA cache_size = {-CACHE_BYTES // 1024}")  # below zero: in KiB
+    connection.execute(f"PRAGMA wal_autocheckpoint = {LOG_BYTES // page}")
 
 
 def check_file(path: Path) -> None:

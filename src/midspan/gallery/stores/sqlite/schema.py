@@ -3,6 +3,11 @@
 A vector's row has the number of the write that made it as its key: vectors are appended whatever
 the order of the items, and a process that follows another reads "all rows after n" in one range.
 Each space has a table of its own; a space that is given up is dropped with its table.
+
+The work list stands in the order of its priorities, so that a claim reads and marks neighbours,
+whichever items they are: in a large file any order but that of the items touches a page for each.
+A file in the middle of an upgrade may have the work list of before, with the item as its key; every
+statement means the same there.
 """
 
 from __future__ import annotations
@@ -65,16 +70,16 @@ CREATE TABLE trail (
 
 WORK = """
 CREATE TABLE work (
-    item INTEGER PRIMARY KEY REFERENCES items ON DELETE CASCADE,
+    item INTEGER NOT NULL UNIQUE REFERENCES items ON DELETE CASCADE,
     priority REAL NOT NULL DEFAULT 0,
     due REAL NOT NULL DEFAULT 0,
     worker TEXT,
     attempts INTEGER NOT NULL DEFAULT 0,
     failed INTEGER NOT NULL DEFAULT 0,
     reason TEXT NOT NULL DEFAULT '',
-    moment REAL NOT NULL DEFAULT 0
-);
-CREATE INDEX work_order ON work (priority DESC, item) WHERE failed = 0;
+    moment REAL NOT NULL DEFAULT 0,
+    PRIMARY KEY (failed, priority DESC, item)
+) WITHOUT ROWID;
 CREATE INDEX work_failed ON work (item) WHERE failed = 1;
 CREATE INDEX work_worker ON work (worker) WHERE worker IS NOT NULL;
 """

@@ -30,20 +30,20 @@ def prioritise(
 
 def claim(connection: sqlite3.Connection, worker: str, limit: int, seconds: float) -> list[Task]:
     now = time.time()
-    _, numbers = read_state(connection)
-    attempts = dict(
-        connection.execute(
-            "SELECT item, attempts FROM work WHERE failed = 0 AND due <= ? "
-            "ORDER BY priority DESC, item LIMIT ?",
-            (now, limit),
-        ).fetchall()
+    state, numbers = read_state(connection)
+    rows = connection.execute(
+        "SELECT item, priority, attempts FROM work WHERE failed = 0 AND due <= ? "
+        "ORDER BY priority DESC, item LIMIT ?",
+        (now, limit),
+    ).fetchall()
+    connection.executemany(  # by the table's key: the item alone would be looked up elsewhere
+        "UPDATE work SET due = ?, worker = ? WHERE failed = 0 AND priority = ? AND item = ?",
+        [(now + seconds, worker, priority, item) for item, priority, _ in rows],
     )
-    connection.executemany(
-        "UPDATE work SET due = ?, worker = ? WHERE item = ?",
-        [(now + seconds, worker, item) for item in attempts],
-    )
-    items = read_items(connection, numbers, list(attempts))
-    return [Task(items[item], count) for item, count in attempts.items()]
+    # What is on the list has no vector in the target: nobody need look for it.
+    others = {space: number for space, number in numbers.items() if space != state.target}
+    items = read_items(connection, others, [item for item, _, _ in rows])
+    return [Task(items[item], attempts) for item, _, attempts in rows]
 
 
 def release(connection: sqlite3.Connection, worker: str) -> int:

@@ -15,6 +15,10 @@ from midspan.gallery.stores.sqlite import schema
 from midspan.gallery.stores.sqlite.rows import find, read_sequence, read_state
 from midspan.spaces import Embeddings
 
+# Items that a fill looks up and writes before it goes on to the next ones. Each has a place in five
+# tables and indices; the pages of so many stay in the writer's cache until they are done with.
+TOGETHER = 256
+
 
 class Numbers:
     """Numbers for the writes of one transaction."""
@@ -144,24 +148,31 @@ def fill(connection: sqlite3.Connection, vectors: Embeddings, revisions: Sequenc
     rules.check_fill(state, vectors, revisions)
     space = vectors.space.fingerprint
     ids = vectors.ids.tolist()
-    there = {
-        id: (item, revision)
-        for id, item, revision in connection.execute(
-            "SELECT id, item, revision FROM items WHERE id IN (SELECT value FROM json_each(?)) "
-            f"AND item NOT IN (SELECT item FROM vectors_{numbers[space]} WHERE item = items.item)",
-            (json.dumps(ids, ensure_ascii=False),),
-        )
-    }
-    rows = [row for row, id in enumerate(ids) if id in there and there[id][1] == revisions[row]]
-    if not rows:
-        return 0
-    sequence = Numbers(connection)
-    items = [there[ids[row]][0] for row in rows]
-    _insert_vectors(connection, numbers[space], items, vectors[rows], sequence)
-    if space == state.target:
-        connection.executemany("DELETE FROM work WHERE item = ?", [(item,) for item in items])
-    sequence.save()
-    return len(rows)
+    there = find(connection, ids)
+    places = sorted((there[id], row) for row, id in enumerate(ids) if id in there)
+    sequence, written = Numbers(connection), 0
+    for first in range(0, len(places), TOGETHER):  # by item: no page is come back to
+        part = places[first : first + TOGETHER]
+        wanted = _lacking(connection, numbers[space], [item for item, _ in part])
+        part = [(item, row) for item, row in part if wanted.get(item) == revisions[row]]
+        items, rows = [item for item, _ in part], [row for _, row in part]
+        _insert_vectors(connection, numbers[space], items, vectors[rows], sequence)
+        if space == state.target:
+            connection.executemany("DELETE FROM work WHERE item = ?", [(item,) for item in items])
+        written += len(part)
+    if written:
+        sequence.save()
+    return written
+
+
+def _lacking(connection: sqlite3.Connection, number: int, items: Sequence[int]) -> dict[int, int]:
+    """The revision of each of these items that has no vector in this space."""
+    rows = connection.execute(
+        "SELECT item, revision FROM items WHERE item IN (SELECT value FROM json_each(?)) "
+        f"AND NOT EXISTS (SELECT 1 FROM vectors_{number} AS v WHERE v.item = items.item)",
+        (json.dumps(items),),
+    )
+    return dict(rows.fetchall())
 
 
 def annotate(connection: sqlite3.Connection, payloads: Mapping[str, Payload]) -> None:
