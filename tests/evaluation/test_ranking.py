@@ -124,6 +124,8 @@ def test_every_metric_equals_its_reference(
     with (
         mock.patch.object(counting, "BLOCK", data.draw(st.sampled_from([8, 16, 8192]))),
         mock.patch.object(counting, "COMPARE_UP_TO", data.draw(st.sampled_from([0, 40]))),
+        mock.patch.object(counting, "PER_LOOK_UP", data.draw(st.sampled_from([0, 1, 32]))),
+        mock.patch.object(counting, "FEW_TIES", data.draw(st.sampled_from([0, 64]))),
         mock.patch.object(counting, "MASK_BYTES", data.draw(st.sampled_from([1, 2**19]))),
     ):
         ranks, n = relevant_ranks(
@@ -161,6 +163,21 @@ def test_ranks_over_many_columns_and_blocks() -> None:
         expected = np.sort(np.argsort(order)[rows])
         assert ranks[q, : n[q]].tolist() == expected.tolist()
         assert (ranks[q, n[q] :] == NEVER).all()
+
+
+def test_look_ups_do_not_grow_with_the_gallery_and_the_relevant_items() -> None:
+    """A line with twice the columns and twice the items to rank is looked through as often."""
+    rng = np.random.default_rng(0)
+    passes = []
+    for size in (50_000, 100_000, 200_000):
+        scores = rng.standard_normal((1, size), dtype=np.float32)
+        columns = rng.choice(size, (1, size // 50), replace=False)
+        wrapped = mock.Mock(wraps=counting.before_block)
+        with mock.patch.object(counting, "before_block", wrapped):
+            ranks = counting.ranks_of(scores, scores[:, columns[0]], columns)
+        assert (ranks == np.argsort(np.argsort(-scores, kind="stable"))[0][columns]).all()
+        passes.append(wrapped.call_count)
+    assert passes == [2, 2, 2]
 
 
 def test_doubled_rows_keep_the_order_of_rows_in_real_vectors() -> None:

@@ -1,9 +1,10 @@
 """Ranks of a few columns among all scores of a line, exactly and without a full sort.
 
 The rank of a relevant item is the number of scores above its own. With few relevant items a line
-is compared with each of their scores; with many it is sorted in blocks that fit the cache, and the
-scores are looked up in them. Columns stand in the order that decides between equal scores, so an
-equal score counts as above if and only if its column comes first.
+is compared with each of their scores; with many it is sorted in blocks, and the scores are looked
+up in them: the more scores, the longer the blocks, so that work grows with the gallery and not with
+the gallery times the relevant items. Columns stand in the order that decides between equal scores,
+so an equal score counts as above if and only if its column comes first.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from midspan.evaluation.relevance import among
 from midspan.evaluation.scores import BoolArray
 from midspan.spaces import FloatArray, IntArray
 
@@ -22,6 +24,8 @@ Counts = npt.NDArray[np.int32]
 
 BLOCK = 8192  # columns looked at together; NumPy wants more than 4096 for full speed
 COMPARE_UP_TO = 40  # more thresholds than this: sorting is faster (measured, AVX-512)
+PER_LOOK_UP = 32  # scores sorted for each that is looked up: else look-ups cost relevant × gallery
+FEW_TIES = 64  # equal scores on a line that are counted one by one
 MASK_BYTES = 2**19  # comparisons held at once, so that they stay in the second cache
 EVEN_BYTES = np.uint64(0x00FF00FF00FF00FF)
 EACH_PAIR = np.uint64(0x0001000100010001)
@@ -35,12 +39,14 @@ def ranks_of(scores: FloatArray, thresholds: FloatArray, columns: IntArray) -> I
     nothing to rank; the rank is 0 there.
     """
     ranks = np.zeros(thresholds.shape, dtype=np.int64)
-    for start in range(0, scores.shape[1], BLOCK):
-        block = scores[:, start : start + BLOCK]
-        whole = Segments.whole(block.shape[1])
-        limits = before_block(thresholds, columns, stop=start + BLOCK)
-        own = (columns >= start) & (columns < start + BLOCK) & (thresholds < np.inf)
-        if thresholds.shape[1] <= COMPARE_UP_TO:
+    compared = thresholds.shape[1] <= COMPARE_UP_TO
+    width = BLOCK if compared else max(BLOCK, PER_LOOK_UP * thresholds.shape[1])
+    for start in range(0, scores.shape[1], width):
+        block = scores[:, start : start + width]
+        limits = before_block(thresholds, columns, stop=start + width)
+        own = (columns >= start) & (columns < start + width) & (thresholds < np.inf)
+        if compared:
+            whole = Segments.whole(block.shape[1])
             ranks += count_above(block, limits, whole)[:, :, 0]
             ranks += _ties_before(block, thresholds, columns - start, own)
         else:
@@ -168,7 +174,8 @@ def _count_sorted(
     """(q, R) the same by a sort of each line of the block."""
     width = block.shape[1]
     counts = np.empty(limits.shape, dtype=np.int64)
-    for i, ordered in enumerate(np.sort(block, axis=1)):
+    for i, line in enumerate(block):
+        ordered = np.sort(line)
         counts[i] = width - np.searchsorted(ordered, limits[i], side="right")
         mine = np.flatnonzero(own[i])
         if len(mine):
@@ -176,6 +183,18 @@ def _count_sorted(
             first = np.searchsorted(ordered, values, side="left")
             last = np.searchsorted(ordered, values, side="right")
             tied = mine[last - first > 1]
-            line = np.full(len(tied), i)
-            counts[i, tied] += equal_before(block, line, thresholds[i, tied], columns[i, tied])
+            counts[i, tied] += equal_before_on(line, thresholds[i, tied], columns[i, tied])
     return counts
+
+
+def equal_before_on(line: FloatArray, values: FloatArray, columns: IntArray) -> IntArray:
+    """(k,) how often line[: columns[j]] equals values[j]; with many, in one look at the line."""
+    if len(values) <= FEW_TIES:
+        pairs = zip(values, columns.tolist(), strict=True)
+        found = [np.count_nonzero(line[:column] == value) for value, column in pairs]
+        return np.array(found, dtype=np.int64)
+    known, group = np.unique(values, return_inverse=True)
+    here = np.flatnonzero(among(line, known))
+    keys = np.sort(np.searchsorted(known, line[here]) * len(line) + here)  # by value, then column
+    first = group * len(line)
+    return np.searchsorted(keys, first + columns) - np.searchsorted(keys, first)

@@ -97,7 +97,7 @@ class SameLabel:
         return _padded(self.rows, self.starts[self.codes[queries]], self.counts[queries])
 
 
-def among(values: IntArray, known: IntArray) -> BoolArray:
+def among(values: npt.NDArray[Any], known: npt.NDArray[Any]) -> BoolArray:
     """(n,) whether each value stands in `known`, which is sorted."""
     if len(known) == 0:
         return np.zeros(len(values), dtype=bool)
