@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import threading
 import time
 from bisect import bisect_right
@@ -18,24 +16,10 @@ from midspan.gallery import rules
 from midspan.gallery.filters import Filter, matches
 from midspan.gallery.items import Draft, Hit, Item, Payload, payload_json
 from midspan.gallery.records import Counts, Entry, Failed, Failure, Mode, Query, State, Task
-from midspan.gallery.scores import pair_scores, prepare
+from midspan.gallery.stores.memory_items import Items, live_space
+from midspan.gallery.stores.memory_search import search
 from midspan.gallery.stores.work_list import WorkList
-from midspan.spaces import Embeddings, FloatArray, Space
-
-BLOCK = 8192  # rows scored at once
-
-
-@dataclasses.dataclass(slots=True)
-class _Record:
-    """One item; `number` is its place in the order of adding."""
-
-    number: int
-    uri: str | None
-    payload: str  # JSON, so that no caller can change what is stored
-    revision: int
-    created: float
-    changed: float
-    vectors: dict[str, FloatArray]
+from midspan.spaces import Embeddings, Space
 
 
 class MemoryStore:
@@ -43,12 +27,10 @@ class MemoryStore:
         self.location = location
         self._lock = threading.RLock()
         self._state = state
-        self._items: dict[str, _Record] = {}
-        self._by_id: list[str] | None = None  # in order; None after a change of the ids
+        self._items = Items()
         self._work = WorkList()
         self._trail: list[Entry] = []
         self._sequence = 1
-        self._next_number = 1
         self._open = True
 
     @classmethod
@@ -68,7 +50,6 @@ class MemoryStore:
         with self._lock:
             self._open = False
             self._items.clear()
-            self._by_id = None
 
     # ---- the gallery as a whole
 
@@ -82,7 +63,7 @@ class MemoryStore:
             after = rules.check_change(self._state, state)
             entry = rules.check_entry(entry, when=time.time())
             for fingerprint in self._state.spaces.keys() - after.spaces.keys():
-                if left := self._stored(fingerprint):
+                if left := self._items.stored(fingerprint):
                     raise GalleryError(
                         f"{left} vectors of {self._state.spaces[fingerprint]} are left; drop them "
                         "before the gallery forgets the space"
@@ -91,7 +72,7 @@ class MemoryStore:
             self._state = after
             if retarget:
                 self._work = WorkList()
-                for id in self._by_number():
+                for id in self._items.by_number():
                     self._put_to_work(id)
             self._trail.append(entry)
             self._sequence += 1
@@ -115,15 +96,15 @@ class MemoryStore:
             self._check_open()
             live = dict.fromkeys(self._state.live, 0)
             without = 0
-            for record in self._items.values():
-                space = _first(self._state.live, record.vectors)
+            for record in self._items:
+                space = live_space(self._state.live, record.vectors)
                 if space is None:
                     without += 1
                 else:
                     live[space] += 1
             return Counts(
                 items=len(self._items),
-                stored={space: self._stored(space) for space in self._state.spaces},
+                stored={space: self._items.stored(space) for space in self._state.spaces},
                 live=live,
                 without=without,
                 pending=len(self._work) - self._work.failed(),
@@ -146,18 +127,7 @@ class MemoryStore:
             rules.check_presence(present, drafts, mode=mode)
             now = time.time()
             for draft in drafts:
-                before = self._items.get(draft.id)
-                self._items[draft.id] = _Record(
-                    number=before.number if before else self._next_number,
-                    uri=draft.uri,
-                    payload=draft.json,
-                    revision=before.revision + 1 if before else 1,
-                    created=_given(draft.created, before.created if before else now),
-                    changed=_given(draft.changed, now),
-                    vectors={},
-                )
-                self._next_number += before is None
-                self._by_id = self._by_id if before else None
+                self._items.put(draft, now=now)
             for part in vectors:
                 for id, vector in zip(part.ids.tolist(), part.vectors, strict=True):
                     self._items[id].vectors[part.space.fingerprint] = vector.copy()
@@ -186,7 +156,7 @@ class MemoryStore:
         with self._lock:
             self._check_open()
             texts = {id: payload_json(payload, of=id) for id, payload in payloads.items()}
-            if missing := texts.keys() - self._items.keys():
+            if missing := self._items.missing(texts):
                 raise UnknownId(
                     f"{len(missing)} ids are not in the gallery, first {min(missing)!r}"
                 )
@@ -198,10 +168,9 @@ class MemoryStore:
     def delete(self, ids: Sequence[str]) -> int:
         with self._lock:
             self._check_open()
-            gone = [id for id in dict.fromkeys(ids) if self._items.pop(id, None) is not None]
+            gone = [id for id in dict.fromkeys(ids) if self._items.remove(id)]
             for id in gone:
                 self._work.remove(id)
-            self._by_id = None
             self._sequence += 1
             return len(gone)
 
@@ -210,7 +179,7 @@ class MemoryStore:
             rules.check_limit(limit)
             rules.check_droppable(self._state, space)
             dropped = 0
-            for record in self._items.values():
+            for record in self._items:
                 if dropped < limit and record.vectors.pop(space, None) is not None:
                     dropped += 1
             self._sequence += 1
@@ -239,7 +208,7 @@ class MemoryStore:
             if missing is not None:
                 rules.known_space(self._state, missing)
             found = []
-            ids = self._sorted()
+            ids = self._items.by_id()
             for id in islice(ids, bisect_right(ids, after), None):
                 if missing is not None and missing in self._items[id].vectors:
                     continue
@@ -254,38 +223,7 @@ class MemoryStore:
         with self._lock:
             self._check_open()
             space = rules.check_query(self._state, query)
-            ids, spaces = [], []
-            for id in self._sorted():
-                record = self._items[id]
-                found = _first(query.live, record.vectors)
-                if found in query.among and (
-                    query.filter is None or matches(query.filter, json.loads(record.payload))
-                ):
-                    ids.append(id)
-                    spaces.append(found)
-            if not ids:
-                return [[] for _ in query.vectors]
-            rows = np.stack(
-                [self._items[id].vectors[at] for id, at in zip(ids, spaces, strict=True)]
-            )
-            gallery = prepare(rows, metric=space.metric)  # (N, D) in the order of the ids
-            results = []
-            for vector in prepare(query.vectors, metric=space.metric):
-                scores = np.concatenate(
-                    [
-                        pair_scores(vector, gallery[start : start + BLOCK], metric=space.metric)
-                        for start in range(0, len(gallery), BLOCK)
-                    ]
-                )
-                best = np.argsort(-scores, kind="stable")[: query.k]
-                results.append(
-                    [
-                        self._hit(ids[row], float(scores[row]), spaces[row])
-                        for row in best
-                        if query.threshold is None or scores[row] >= query.threshold
-                    ]
-                )
-            return results
+            return search(self._items, query, space=space, spaces=self._state.spaces)
 
     # ---- work
 
@@ -340,38 +278,5 @@ class MemoryStore:
         if target is not None and target not in self._items[id].vectors:
             self._work.add(id, self._items[id].number)
 
-    def _sorted(self) -> list[str]:
-        if self._by_id is None:
-            self._by_id = sorted(self._items)
-        return self._by_id
-
-    def _by_number(self) -> list[str]:
-        return sorted(self._items, key=lambda id: self._items[id].number)
-
-    def _stored(self, space: str) -> int:
-        return sum(space in record.vectors for record in self._items.values())
-
     def _item(self, id: str) -> Item:
-        record = self._items[id]
-        return Item(
-            id=id,
-            uri=record.uri,
-            payload=json.loads(record.payload),
-            revision=record.revision,
-            created=record.created,
-            changed=record.changed,
-            spaces=tuple(space for space in self._state.spaces if space in record.vectors),
-        )
-
-    def _hit(self, id: str, score: float, space: str) -> Hit:
-        record = self._items[id]
-        return Hit(id, score, self._state.spaces[space], record.uri, json.loads(record.payload))
-
-
-def _first(preference: Sequence[str], vectors: Mapping[str, FloatArray]) -> str | None:
-    """The live rule."""
-    return next((space for space in preference if space in vectors), None)
-
-
-def _given(value: float | None, otherwise: float) -> float:
-    return otherwise if value is None else value
+        return self._items.item(id, spaces=self._state.spaces)
