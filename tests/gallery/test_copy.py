@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 
 import pytest
@@ -17,7 +18,13 @@ from tests.gallery.conftest import Locate
 from tests.gallery.samples import NEW, OLD, embed, start
 
 
-def fill(gallery: Gallery, count: int = 1100) -> list[str]:
+@pytest.fixture(autouse=True)
+def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = importlib.import_module("midspan.gallery.copy")  # the room's `copy` is the function
+    monkeypatch.setattr(module, "PAGE", 100)
+
+
+def fill(gallery: Gallery, count: int = 110) -> list[str]:
     ids = [f"i{number:05}" for number in range(count)]
     gallery.add(
         embed(ids), uris=[f"{id}.jpg" for id in ids], payloads=[{"n": n} for n in range(count)]
@@ -42,14 +49,14 @@ def test_a_copy_equals_its_source(locate: Locate) -> None:
         with open_copy(source, locate()) as target:
             report = copy_into(source, target)
             counts = (report.items, report.written, report.deleted, report.passes)
-            assert counts == (1100, 1100, 0, 1)
+            assert counts == (110, 110, 0, 1)
             same(source, target)
             source.delete(["i00003"])
             source.replace(embed(["i00004"], seed=3))
             source.annotate({"i00005": {"x": 1}})
             source.add(embed(["zz"]))
             report = copy_into(source, target)
-            assert (report.items, report.written, report.deleted) == (1100, 3, 1)
+            assert (report.items, report.written, report.deleted) == (110, 3, 1)
             same(source, target)
 
 
@@ -70,14 +77,14 @@ class Failing(MemoryStore):
 
 def test_a_stopped_copy_goes_on_where_it_was(locate: Locate) -> None:
     with Gallery.create(locate(), OLD) as source:
-        fill(source, 2100)
+        fill(source, 210)
         store = Failing.create("memory:", OLD, entry=source.trail(limit=1)[0])
         target = Gallery(store)
         with pytest.raises(Stopped):
             copy_into(source, target)
-        assert len(target) == 2000
+        assert len(target) == 200
         report = copy_into(source, target)
-        assert (report.items, report.written) == (2100, 100)
+        assert (report.items, report.written) == (210, 10)
         same(source, target)
 
 

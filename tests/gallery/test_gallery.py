@@ -129,15 +129,16 @@ def test_columns_must_fit(gallery: Gallery) -> None:
     assert len(gallery) == 0
 
 
-def test_more_than_one_batch(gallery: Gallery) -> None:
+def test_more_than_one_batch(gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("midspan.gallery.gallery.BATCH", 200)
     rng = np.random.default_rng(0)
-    ids = np.array([f"i{number:05}" for number in range(4500)])
-    rows = rng.standard_normal((4500, DIM)).astype(np.float32)
+    ids = np.array([f"i{number:05}" for number in range(450)])
+    rows = rng.standard_normal((450, DIM)).astype(np.float32)
     gallery.add(Embeddings(ids=ids, vectors=rows, space=OLD), uris=list(ids))
-    assert len(gallery) == 4500
-    assert gallery.get("i04321").uri == "i04321"
-    wanted = [f"i{number:05}" for number in (0, 1999, 2000, 4499)]
-    hits = gallery.search(rows[[0, 1999, 2000, 4499]], space=OLD, k=1)
+    assert len(gallery) == 450
+    assert gallery.get("i00432").uri == "i00432"
+    wanted = [f"i{number:05}" for number in (0, 199, 200, 449)]
+    hits = gallery.search(rows[[0, 199, 200, 449]], space=OLD, k=1)
     assert [row[0].id for row in hits] == wanted
 
 
