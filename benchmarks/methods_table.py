@@ -4,9 +4,9 @@
 
 DIR holds omniglot32.npz, gtsrb32.npz, flowers32.npz and glyphs28.npz. Each set is one
 `midspan bench` of its own folder below --out; a second start goes on. All are joined on one page,
-and the tables are copied to benchmarks/results/methods_*.csv. `--part ablation`,
-`--part dims` and `--part weaker` are further questions: AdvBCT's terms one by one, dims that change
-(LCE's and L2's maps), and a smaller new encoder.
+and the rows of these sets are replaced in benchmarks/results/methods_*.csv. `--part ablation`,
+`--part chain`, `--part dims` and `--part weaker` are further questions: AdvBCT's terms one by one,
+three encoders in a row, dims that change (LCE's and L2's maps), and a smaller new encoder.
 Encoders and schedules were chosen by benchmarks/tune_schedule.py, on classes cut from the training
 classes.
 """
@@ -14,6 +14,7 @@ classes.
 from __future__ import annotations
 
 import argparse
+import csv
 import shutil
 import sys
 import time
@@ -25,7 +26,7 @@ from midspan.reports.bench_page import write_bench
 from midspan.training.bench import BenchSettings, bench, read_results, read_settings
 
 RESULTS = Path(__file__).parent / "results"
-PARTS = ("table", "ablation", "dims", "weaker")
+PARTS = ("table", "ablation", "chain", "dims", "weaker")
 
 
 @dataclass(frozen=True)
@@ -42,18 +43,18 @@ class Set:
     seeds: int
     augment: tuple[str, ...]
     exclude_column: str | None = None
-    chain: tuple[str, ...] = ()
+    batch_size: int = 128
 
 
 CNN = Network("small-cnn,width=16", lr=5e-3)
 RESNET = Network("small-resnet,width=16", lr=2e-3)
 SETS = {
-    "omniglot32": Set(RESNET, size=32, epochs=5, seeds=3, augment=("affine",), chain=("lce",)),
+    "omniglot32": Set(RESNET, size=32, epochs=5, batch_size=64, seeds=3, augment=("affine",)),
     "gtsrb32": Set(
         CNN, size=32, epochs=12, seeds=3, augment=("affine", "light"), exclude_column="track"
     ),
     "flowers32": Set(CNN, size=32, epochs=12, seeds=3, augment=("affine", "flip", "light")),
-    "glyphs28": Set(RESNET, size=28, epochs=2, seeds=1, augment=("affine",)),
+    "glyphs28": Set(RESNET, size=28, epochs=2, batch_size=64, seeds=1, augment=("affine",)),
 }
 
 
@@ -62,7 +63,12 @@ def settings(data: Path, name: str, **more: Any) -> BenchSettings:
     augment = f"train.augment=[{', '.join(repr(kind) for kind in one.augment)}]"
     base, _ = read_settings(
         None,
-        ["train.batch_size=128", f"train.lr={one.network.lr}", f"encoder.size={one.size}", augment],
+        [
+            f"train.batch_size={one.batch_size}",
+            f"train.lr={one.network.lr}",
+            f"encoder.size={one.size}",
+            augment,
+        ],
     )
     given: dict[str, Any] = {
         "data": (str(data / f"{name}.npz"),),
@@ -87,7 +93,7 @@ def main() -> None:
     plans: dict[str, BenchSettings] = {}
     if given.part == "table":
         for name in [given.only] if given.only else SETS:
-            plans[name] = settings(given.data, name, chain=SETS[name].chain)
+            plans[name] = settings(given.data, name)
     elif given.part == "ablation":
         plans["ablation"] = settings(
             given.data,
@@ -95,6 +101,10 @@ def main() -> None:
             allocations=("extended-class",),
             methods=("advbct",),
             ablation=True,
+        )
+    elif given.part == "chain":
+        plans["chain"] = settings(
+            given.data, "omniglot32", methods=("lce",), chain=("lce",), seeds=1
         )
     elif given.part == "dims":
         for name in ("omniglot32", "gtsrb32"):
@@ -123,18 +133,37 @@ def main() -> None:
         write_bench(
             [result.document], page=given.out / name / "index.html", tables=given.out / name
         )
+    given.results.mkdir(parents=True, exist_ok=True)
     if given.part == "table":
         done = [name for name in SETS if (given.out / name / "bench.json").exists()]
         documents = [read_results(given.out / name) for name in done]
         write_bench(documents, page=given.out / "index.html", tables=given.out)
-        sources = {name: given.out / f"{name}.csv" for name in ("rows", "summary", "chains")}
+        for table in ("rows", "summary"):
+            replace_sets(given.out / f"{table}.csv", given.results / f"methods_{table}.csv")
+    elif given.part == "chain":
+        shutil.copy(given.out / "chain" / "chains.csv", given.results / "methods_chains.csv")
     else:
-        sources = {name: given.out / name / "rows.csv" for name in plans}
-    given.results.mkdir(parents=True, exist_ok=True)
-    for name, file in sources.items():
-        if file.exists():
-            shutil.copy(file, given.results / f"methods_{name.replace('-', '_')}.csv")
+        for name in plans:
+            target = given.results / f"methods_{name.replace('-', '_')}.csv"
+            shutil.copy(given.out / name / "rows.csv", target)
     sys.exit(1 if failed else 0)
+
+
+def replace_sets(source: Path, target: Path) -> None:
+    """The source's rows instead of those that the target has of the same data sets."""
+    fresh = _read(source)
+    sets = {row["data"] for row in fresh}
+    kept = [row for row in _read(target) if row["data"] not in sets] if target.exists() else []
+    rows = sorted([*kept, *fresh], key=lambda row: list(SETS).index(row["data"]))
+    with target.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, fieldnames=list(fresh[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def _read(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
 
 
 if __name__ == "__main__":
