@@ -67,10 +67,10 @@ class Step(nn.Module):
         shares = shown.shares or (len(shown.images),)
         with self.autocast(), own_draws(shown.images.device):
             encoded = self.encoder.encode(shown.images)
-        vectors = gather_rows(encoded.vectors.float(), shares)  # (B, D)
+        vectors = gather_rows(_wide(encoded.vectors), shares)  # (B, D)
         confidence = encoded.confidence
         if confidence is not None:
-            confidence = gather_rows(confidence.float(), shares)  # (B, K)
+            confidence = gather_rows(_wide(confidence), shares)  # (B, K)
         seen = self.method.mix(vectors, old=shown.old, labels=shown.labels)
         logits = self.loss.confident_logits(seen, confidence)
         if shown.learner is None:
@@ -98,3 +98,8 @@ class Step(nn.Module):
             )
         )
         return terms
+
+
+def _wide(x: Tensor) -> Tensor:
+    """At least float32, whatever the encoder computes in."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
