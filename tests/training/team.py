@@ -132,7 +132,7 @@ def on_images() -> Task:
 
 
 def convolutional(dtype: torch.dtype) -> Case:
-    """A small CNN with batch norm for two epochs; of five rates the one with most drift in float32."""
+    """A small CNN for two epochs, at the rate of five with most drift in float32."""
 
     def case(team: Processes, folder: Path) -> Mapping[str, Tensor]:
         pictures = striped(IMAGES).load(np.arange(IMAGES), height=12, width=12, channels=1)
