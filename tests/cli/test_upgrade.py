@@ -323,6 +323,7 @@ def test_a_backfill_beside_searches_is_gentle_unless_told_otherwise(
 
     nices: list[int] = []
     monkeypatch.setattr(pulse, "EVERY", 0.0)
+    monkeypatch.setattr(upgrade_sources, "LOOK", 1.0)
     monkeypatch.setattr("os.nice", nices.append)
     new = vectors(ids(60), NEW).save(tmp_path / "new.npz")
     run("start", shop, "--to", new, "--order", "random")

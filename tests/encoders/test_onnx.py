@@ -53,6 +53,7 @@ def exported(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Path
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch_size", [1, 7, 256])
 def test_the_file_embeds_as_the_encoder(
     exported: Path, encoder: Encoder, image_set: ImageSet, batch_size: int
@@ -69,6 +70,7 @@ def test_the_file_embeds_as_the_encoder(
     assert found.columns.keys() == want.columns.keys()
 
 
+@pytest.mark.slow
 def test_the_graph_itself_gives_unit_vectors(exported: Path, encoder: Encoder) -> None:
     import onnxruntime
 
@@ -78,6 +80,7 @@ def test_the_graph_itself_gives_unit_vectors(exported: Path, encoder: Encoder) -
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1.0, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_no_path_of_this_machine_is_in_the_file(exported: Path) -> None:
     raw = exported.read_bytes()
     assert str(Path(onnx_export.__file__).parent).encode() not in raw
@@ -85,6 +88,7 @@ def test_no_path_of_this_machine_is_in_the_file(exported: Path) -> None:
     assert b"stack_trace" not in raw
 
 
+@pytest.mark.slow
 def test_it_needs_no_torch(exported: Path) -> None:
     code = f"""
 import sys; sys.modules["torch"] = None
@@ -97,6 +101,7 @@ print(load_encoder({str(exported)!r}).embed(images, progress=False).vectors.shap
     assert done.stdout.strip() == "(2, 16)", done.stderr
 
 
+@pytest.mark.slow
 def test_a_network_that_was_changed_is_found_out(exported: Path, tmp_path: Path) -> None:
     model = onnx.load(exported)
     weight = max(model.graph.initializer, key=lambda tensor: len(tensor.raw_data))
@@ -110,6 +115,7 @@ def test_a_network_that_was_changed_is_found_out(exported: Path, tmp_path: Path)
     assert not own.space.same_as(load_encoder(exported).space)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("note", "error", "message"),
     [
@@ -128,6 +134,7 @@ def test_a_broken_note(
         OnnxEncoder(tmp_path / "model.onnx")
 
 
+@pytest.mark.slow
 def test_a_note_that_was_edited(exported: Path, tmp_path: Path) -> None:
     model = onnx.load(exported)
     props = {entry.key: entry.value for entry in model.metadata_props}
@@ -250,6 +257,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
         load_encoder(tmp_path / "model.onnx")
 
 
+@pytest.mark.slow
 def test_devices(exported: Path, images: Pixels) -> None:
     with pytest.raises(EncoderError, match="no device 'tpu'"):
         OnnxEncoder(exported, device="tpu")
@@ -258,6 +266,7 @@ def test_devices(exported: Path, images: Pixels) -> None:
         loaded.embed(images, device="cuda", progress=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("library", ["onnxruntime", "onnx"])
 def test_without_the_libraries(
     exported: Path, library: str, monkeypatch: pytest.MonkeyPatch
