@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from midspan.errors import ConfigError
-from midspan.training.settings import RunConfig, to_toml
+from midspan.training.run_file import to_toml
+from midspan.training.settings import RunConfig
 
 TEXT = """
 seed = 3

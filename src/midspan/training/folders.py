@@ -15,7 +15,8 @@ from typing import Any
 
 from midspan.config import read_toml
 from midspan.errors import FormatError, MidspanError, RunError
-from midspan.training.settings import RunConfig, to_toml
+from midspan.training.run_file import to_toml
+from midspan.training.settings import RunConfig
 
 CONFIG, ENV, LOG, METRICS = "config.toml", "env.json", "log.jsonl", "metrics.json"
 CHECKPOINT, CLASSIFIER = "checkpoint.safetensors", "classifier.safetensors"

@@ -1,10 +1,8 @@
-"""The run file: one TOML document that says everything about a training run."""
+"""The settings of a training run, section by section, as its one TOML file says them."""
 
 from __future__ import annotations
 
-import json
 import math
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +11,20 @@ from typing import Any, ClassVar, Literal
 from midspan.config import check_settings, construct, read_toml
 from midspan.encoders.heads import CONFIDENCE_RANGE
 from midspan.errors import ConfigError
+from midspan.training.run_file import apply_change, to_toml, with_paths
+
+__all__ = [  # with the text's own two, which were here before they had a file
+    "AllocationSettings",
+    "ClassifierSettings",
+    "EncoderSettings",
+    "EvaluateSettings",
+    "OldSettings",
+    "RunConfig",
+    "TrainSettings",
+    "VariationSettings",
+    "apply_change",
+    "to_toml",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,7 +218,7 @@ class RunConfig:
 
         Paths in the file are meant from its folder, paths in `changes` from where we are.
         """
-        raw = _with_paths(read_toml(path), Path(path).resolve().parent)
+        raw = with_paths(read_toml(path), Path(path).resolve().parent)
         for change in changes:
             apply_change(raw, change)
         return cls.from_dict(raw, default_name=Path(path).stem)
@@ -278,64 +290,3 @@ def _check_slices(dim: int, sub_embeddings: int, learners: int) -> None:
 
 def _own_settings(*, name: str = "", seed: int = 0) -> None:
     """The settings of a run file that stand outside of any section."""
-
-
-def apply_change(raw: dict[str, Any], change: str) -> None:
-    """Set one "section.key=value", the value in TOML's own notation."""
-    place, separator, value = change.partition("=")
-    section, _, key = place.strip().rpartition(".")
-    if not separator or not key:
-        raise ConfigError(f"--set {change!r}: wanted section.key=value, e.g. train.epochs=5")
-    try:
-        parsed = tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        parsed = value.strip()  # a bare word is a string
-    target = raw.setdefault(section, {}) if section else raw
-    target[key] = parsed
-
-
-# Settings that name files: relative ones are meant from the run file's folder.
-_PATHS = (
-    ("data", "path"),
-    ("data", "test"),
-    ("old", "run"),
-    ("old", "embeddings"),
-    ("variations", "attributes"),
-)
-
-
-def _with_paths(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
-    resolved = {k: dict(v) if isinstance(v, dict) else v for k, v in raw.items()}
-    for section, key in _PATHS:
-        value = resolved.get(section, {}).get(key)
-        if isinstance(value, str) and not Path(value).is_absolute():
-            resolved[section][key] = str(folder / value)
-    return resolved
-
-
-def to_toml(raw: Mapping[str, Any]) -> str:
-    """The run file again, one level of sections; enough for what we read."""
-    top = [f"{key} = {_toml_value(value)}" for key, value in raw.items() if not _is_table(value)]
-    parts = ["\n".join(top)] if top else []
-    for section, values in raw.items():
-        if _is_table(values):
-            lines = [f"{key} = {_toml_value(value)}" for key, value in values.items()]
-            parts.append("\n".join([f"[{section}]", *lines]))
-    return "\n\n".join(parts) + "\n"
-
-
-def _is_table(value: Any) -> bool:
-    return isinstance(value, Mapping)
-
-
-def _toml_value(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str | Path):
-        return json.dumps(str(value), ensure_ascii=False)
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(_toml_value(item) for item in value) + "]"
-    if isinstance(value, Mapping):
-        inner = ", ".join(f"{key} = {_toml_value(item)}" for key, item in value.items())
-        return "{" + inner + "}"
-    return repr(value)

@@ -14,7 +14,7 @@ from midspan.training.bench.pool import Job, run_jobs
 from midspan.training.bench.rows import make_chains, make_rows
 from midspan.training.bench.settings import BenchSettings
 from midspan.training.folders import CONFIG, environment, write_whole
-from midspan.training.settings import to_toml
+from midspan.training.run_file import to_toml
 
 RESULTS = "bench.json"
 

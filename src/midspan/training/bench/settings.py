@@ -14,7 +14,8 @@ from midspan.errors import ConfigError
 from midspan.evaluation import parse_metric
 from midspan.methods import METHODS
 from midspan.training.bench.variants import ACROSS_DIMS
-from midspan.training.settings import RunConfig, apply_change
+from midspan.training.run_file import apply_change
+from midspan.training.settings import RunConfig
 
 UPPER = "independent"  # the upper bound of self: always run
 LARGER = "extended-backbone-"  # + data or class: the new encoder has another backbone
