@@ -21,6 +21,7 @@ from tests.upgrade.world import NEW, QUICK, accounted, all_hold, encoder, ids, p
 
 ROOT = Path(__file__).parents[2]
 FIXED = ids(60)
+PATIENCE = 200.0  # seconds; the machine may be busy
 
 
 def search(gallery: Gallery, stop: threading.Event) -> int:
@@ -54,10 +55,10 @@ def change_over(gallery: Gallery) -> None:
     else:
         with worker("tests.upgrade.worker", gallery.location) as helper:
             upgrade.run(encoder(NEW), max_rate=200, settings=QUICK)
-            helper.communicate(timeout=60)
+            helper.communicate(timeout=PATIENCE)
         assert helper.returncode == 0
     accounted(gallery)
-    deadline = time.time() + 30
+    deadline = time.time() + PATIENCE
     while gallery.state.upgrade is not None and time.time() < deadline:
         with contextlib.suppress(GalleryError):  # an item came with an old vector only
             upgrade.finish()
@@ -80,8 +81,9 @@ def worker(module: str, *words: str) -> subprocess.Popen[str]:
 def test_traffic_during_a_whole_upgrade(gallery: Gallery) -> None:
     stop = threading.Event()
     with ThreadPoolExecutor() as pool, contextlib.ExitStack() as stack:
-        processes = []
+        processes, threads = [], 2
         if not gallery.location.startswith("memory:"):
+            threads = 1  # beside them: one searches, one writes
             names = ("p1", "p2")
             module = "tests.upgrade.traffic_worker"
             processes = [
@@ -90,9 +92,10 @@ def test_traffic_during_a_whole_upgrade(gallery: Gallery) -> None:
             for process in processes:
                 assert process.stdout is not None
                 assert process.stdout.readline() == "ready\n"
-        searches = [pool.submit(search, gallery, stop) for _ in range(2)]
+        searches = [pool.submit(search, gallery, stop) for _ in range(threads)]
         clients = [
-            pool.submit(live, gallery, name, lambda: not stop.is_set()) for name in ("t1", "t2")
+            pool.submit(live, gallery, name, lambda: not stop.is_set())
+            for name in ("t1", "t2")[:threads]
         ]
         model = Model({id: picture(id) for id in FIXED})
         try:
@@ -100,7 +103,7 @@ def test_traffic_during_a_whole_upgrade(gallery: Gallery) -> None:
             time.sleep(0.2)
         finally:
             stop.set()
-            said = [process.communicate("stop\n", timeout=60)[0] for process in processes]
+            said = [process.communicate("stop\n", timeout=PATIENCE)[0] for process in processes]
         results = [client.result() for client in clients]
         results += [json.loads(line) for line in said]
         for rounds, left in results:
