@@ -143,7 +143,7 @@ class Milvus:
                 cwd=self.home,
                 env=environment,
             )
-        deadline = time.time() + 120
+        deadline = time.time() + 240
         while not self._healthy():
             if time.time() > deadline or self._process.poll() is not None:
                 raise RuntimeError((self.home / "log").read_text(errors="replace")[-2000:])
@@ -194,7 +194,7 @@ class Spares:
         if shelf.qsize() <= wanted // 2:
             for _ in range(wanted):
                 self._helper.submit(self._add, shelf, settings)
-        spare = shelf.get(timeout=120)
+        spare = shelf.get(timeout=240)
         if isinstance(spare, Exception):
             raise spare
         self._server.rename(spare, name)
