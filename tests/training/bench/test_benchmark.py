@@ -17,6 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from midspan.cli import app
+from midspan.data import digits, save_npz
 from midspan.encoders import load_encoder
 from midspan.errors import RunError
 from midspan.evaluation import compare, evaluate
@@ -31,16 +32,21 @@ COLUMNS = [
     *("p_up", "p_comp", "p_1", "negative_flips", "seconds"),
 ]
 OPTIONS = [
-    *("--data", "digits", "--allocations", "extended-class", "--methods", "bct"),
+    *("--allocations", "extended-class", "--methods", "bct"),
     *("--backbone", "small-cnn,width=4", "--dim", "16", "--epochs", "2", "--seeds", "1"),
     *("--chain", "bct", "--set", "train.batch_size=128", "--set", "methods.bct.weight=2.0"),
 ]
 
 
+def pictures() -> str:
+    """Every second digit in a file: each process would import scikit-learn for them."""
+    return str(Path(os.environ["MIDSPAN_CACHE"]) / "digits.npz")
+
+
 def settings(**more: Any) -> BenchSettings:
     base, methods_of = read_settings(None, ["train.batch_size=128", "methods.bct.weight=2.0"])
     plain = BenchSettings(
-        data=("digits",),
+        data=(pictures(),),
         allocations=("extended-class",),
         methods=("bct",),
         backbone="small-cnn,width=4",
@@ -59,6 +65,7 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MIDSPAN_CACHE", str(tmp_path_factory.mktemp("cache")))
         patch.setenv("OMP_NUM_THREADS", "1")
+        save_npz(digits()[::2], pictures())
         yield
 
 
@@ -140,7 +147,9 @@ def test_results_can_be_read_again(result: BenchResult, folder: Path, tmp_path: 
 def test_the_command_prints_rows_and_writes_tables_and_a_page(
     result: BenchResult, folder: Path
 ) -> None:
-    ran = CliRunner().invoke(app, ["bench", *OPTIONS, "--out", str(folder), "--json"])
+    ran = CliRunner().invoke(
+        app, ["bench", "--data", pictures(), *OPTIONS, "--out", str(folder), "--json"]
+    )
     assert ran.exit_code == 0, ran.output
     printed = json.loads(ran.stdout)
     assert set(printed) == {"rows", "chains"}
@@ -166,6 +175,7 @@ def test_a_run_that_fails_is_reported_and_the_others_go_on(tmp_path: Path) -> No
     base, _ = read_settings(None, ["train.batch_size=128", "loss.name=softmax"])
     wanted = settings(
         methods=("bct", "l2"),
+        epochs=1,
         base=base,
         methods_of={"bct": {"classifier": "distilled"}},
         chain=(),
@@ -210,7 +220,17 @@ def lives(pid: str) -> bool:
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds its processes in /proc")
 def test_a_killed_benchmark_goes_on_where_it_was(tmp_path: Path) -> None:
     code = "from midspan.cli import app; app()"
-    words = ["bench", *OPTIONS, "--chain", "", "--out", str(tmp_path), "--json"]
+    words = [
+        "bench",
+        "--data",
+        pictures(),
+        *OPTIONS,
+        "--chain",
+        "",
+        "--out",
+        str(tmp_path),
+        "--json",
+    ]
     process = subprocess.Popen(
         [sys.executable, "-c", code, *words],
         stdout=subprocess.DEVNULL,
