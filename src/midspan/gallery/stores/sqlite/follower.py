@@ -6,6 +6,7 @@ import json
 import sqlite3
 import threading
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,6 +22,16 @@ from midspan.spaces import FloatArray, IntArray, Space
 
 FETCH = 4096  # rows read at once
 FORGET = 10_000  # changed items beyond which all texts are forgotten
+
+
+class _Now(NamedTuple):
+    """What the file says of the gallery as a whole."""
+
+    version: int  # of the state
+    preference: tuple[int, ...]
+    keep: frozenset[int]  # spaces whose vectors are held here
+    spaces: Mapping[int, Space]
+    layout: Layout
 
 
 class Follower:
@@ -84,61 +95,47 @@ class Follower:
         self._extra = (self._extra & spaces.keys()) - set(preference)
         keep = frozenset(preference) | self._extra
         layout = Layout(read_quantise(connection), self._database.path.absolute().parent)
+        now = _Now(version, preference, keep, spaces, layout)
         if self._sequence < floor:  # too far behind, or at the very beginning
-            self._load(connection, preference, keep, spaces, layout, version)
+            self._load(connection, now)
         else:
             if layout != self._mirror.layout:
                 with self._mirror.lock.exclusive:
                     self._mirror.lay_out(layout)
-            self._update(connection, preference, keep, spaces, version)
+            self._update(connection, now)
         self._sequence = sequence
 
-    def _load(
-        self,
-        connection: sqlite3.Connection,
-        preference: tuple[int, ...],
-        keep: frozenset[int],
-        spaces: Mapping[int, Space],
-        layout: Layout,
-        version: int,
-    ) -> None:
+    def _load(self, connection: sqlite3.Connection, now: _Now) -> None:
         """Everything, into a new mirror; searches that are under way finish on the old one."""
         self._texts.forget(None)
         self._upkeep.stop()
-        mirror = Mirror(layout)
-        for number in [*preference, *sorted(keep - set(preference))]:
-            mirror.track(number, spaces[number])
-        mirror.preference, mirror.version = preference, version
+        mirror = Mirror(now.layout)
+        for number in [*now.preference, *sorted(now.keep - set(now.preference))]:
+            mirror.track(number, now.spaces[number])
+        mirror.preference, mirror.version = now.preference, now.version
         for number in list(mirror.tracked):
-            for items, vectors in _vectors(connection, number, spaces[number], since=0):
+            for items, vectors in _vectors(connection, number, now.spaces[number], since=0):
                 mirror.arrived(number, items, vectors)
         self._mirror, self._upkeep = mirror, Upkeep(mirror)
 
-    def _update(
-        self,
-        connection: sqlite3.Connection,
-        preference: tuple[int, ...],
-        keep: frozenset[int],
-        spaces: Mapping[int, Space],
-        version: int,
-    ) -> None:
+    def _update(self, connection: sqlite3.Connection, now: _Now) -> None:
         """What came since. Replacements in one step: no search may see half of one."""
         mirror, since = self._mirror, self._sequence
-        known = [number for number in mirror.tracked if number in spaces]
+        known = [number for number in mirror.tracked if number in now.spaces]
         rows = connection.execute("SELECT item FROM gone WHERE sequence > ?", (since,)).fetchall()
         gone = np.array(rows, dtype=np.int64).ravel()
         self._forget_texts(connection, gone)
         replaced = []
         for number in known:
-            for items, vectors in _vectors(connection, number, spaces[number], since=since):
+            for items, vectors in _vectors(connection, number, now.spaces[number], since=since):
                 again = np.isin(items, gone)
                 replaced.append((number, items[again], vectors[again]))
                 with mirror.lock.exclusive:
                     mirror.arrived(number, items[~again], vectors[~again])
-        for number in sorted(keep - set(known)):  # not live in the mirror yet: nobody sees them
+        for number in sorted(now.keep - set(known)):  # not live in the mirror yet: nobody sees them
             with mirror.lock.exclusive:
-                mirror.track(number, spaces[number])
-            for items, vectors in _vectors(connection, number, spaces[number], since=0):
+                mirror.track(number, now.spaces[number])
+            for items, vectors in _vectors(connection, number, now.spaces[number], since=0):
                 with mirror.lock.exclusive:
                     mirror.arrived(number, items, vectors)
         with mirror.lock.exclusive:
@@ -146,9 +143,9 @@ class Follower:
                 mirror.gone(gone, spaces=known)
             for number, items, vectors in replaced:
                 mirror.arrived(number, items, vectors)
-            if preference != mirror.preference or keep != mirror.tracked.keys():
-                mirror.prefer(preference, keep=keep)
-            mirror.version = version
+            if now.preference != mirror.preference or now.keep != mirror.tracked.keys():
+                mirror.prefer(now.preference, keep=now.keep)
+            mirror.version = now.version
 
     def _forget_texts(self, connection: sqlite3.Connection, gone: IntArray) -> None:
         changed = connection.execute(
