@@ -20,8 +20,8 @@ BUSY_SECONDS = 60.0  # how long a writer waits for the others
 CACHE_BYTES = 8 * 2**20
 # Of the log, before it is copied into the file. SQLite's own 1,000 pages are fewer than one batch
 # of a backfill changes in a large file: each was copied at once, the same pages again and again.
-LOG_BYTES = 32 * 2**20
-LOG_KEPT_BYTES = 64 * 2**20  # a log that grew longer shrinks to this
+LOG_BYTES = 64 * 2**20
+LOG_KEPT_BYTES = 128 * 2**20  # a log that grew longer shrinks to this
 _MAGIC = b"SQLite format 3\0"
 
 
