@@ -156,7 +156,7 @@ def replace_sets(source: Path, target: Path) -> None:
     kept = [row for row in _read(target) if row["data"] not in sets] if target.exists() else []
     rows = sorted([*kept, *fresh], key=lambda row: list(SETS).index(row["data"]))
     with target.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, fieldnames=list(fresh[0]))
+        writer = csv.DictWriter(file, fieldnames=list(fresh[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
 
