@@ -86,7 +86,9 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--part", choices=list(PARTS), default="table")
-    parser.add_argument("--only", choices=list(SETS), help="one data set of the table")
+    parser.add_argument(
+        "--only", choices=list(SETS), help="one data set of the table, or of the dims"
+    )
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--results", type=Path, default=RESULTS)
     given = parser.parse_args()
@@ -107,7 +109,7 @@ def main() -> None:
             given.data, "omniglot32", methods=("lce",), chain=("lce",), seeds=1
         )
     elif given.part == "dims":
-        for name in ("omniglot32", "gtsrb32"):
+        for name in [given.only] if given.only else ("omniglot32", "gtsrb32"):
             for old, new in ((64, 128), (128, 64)):
                 plans[f"dims-{old}-{new}-{name}"] = settings(
                     given.data, name, methods=("lce", "l2"), dim=old, new_dim=new, seeds=1
