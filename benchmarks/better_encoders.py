@@ -326,11 +326,14 @@ WORK: dict[str, tuple[tuple[str, ...], Callable[[Bench, str, int], dict[str, flo
 ONCE = ("cost", "tune")
 
 
-def todo(bench: Bench, parts: tuple[str, ...], seeds: int) -> Iterator[tuple[str, str, int]]:
+def todo(
+    bench: Bench, parts: tuple[str, ...], arms: list[str] | None, seeds: int
+) -> Iterator[tuple[str, str, int]]:
     for seed in range(seeds):  # a whole seed first, so that a stopped table is still a fair one
         for part in parts:
             for arm in WORK[part][0]:
-                if not (part in ONCE and seed) and not bench.has(part, arm, seed):
+                wanted = arms is None or arm in arms
+                if wanted and not (part in ONCE and seed) and not bench.has(part, arm, seed):
                     yield part, arm, seed
 
 
@@ -340,13 +343,14 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, required=True, help="runs are kept here")
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--arms", nargs="+", choices=[*ARMS, *JOINED], help="else all of the parts")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--uncertainty-steps", type=int, default=300)
     parser.add_argument("--test-images", type=int, default=4000)
     arguments = parser.parse_args()
     bench = Bench(arguments)
-    for part, arm, seed in todo(bench, tuple(arguments.parts), arguments.seeds):
+    for part, arm, seed in todo(bench, tuple(arguments.parts), arguments.arms, arguments.seeds):
         bench.add(part, arm, seed, WORK[part][1](bench, arm, seed))
     summary(bench)
 
