@@ -182,4 +182,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    from benchmarks import ray_backfill  # workers find its functions by that name, not in __main__
+
+    ray_backfill.main()
