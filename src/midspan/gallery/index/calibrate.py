@@ -2,9 +2,10 @@
 
 RECALL: both are the smallest that find this share of the true ten nearest neighbours of a sample
 of stored vectors, which the lists were not learnt from. It is set above the 0.97 that we promise,
-because a sample can be lucky. What has the same score as the tenth is as good as the tenth. Rows
-that were written meanwhile, which the lists do not know yet, are no neighbours: searches compare
-them one by one.
+because a sample can be lucky. In a mixed gallery it holds for each space alone: queries come from
+one, and those of the new space may need more lists than the old ones. What has the same score as
+the tenth is as good as the tenth. Rows that were written meanwhile, which the lists do not know
+yet, are no neighbours: searches compare them one by one.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from midspan.spaces import FloatArray, IntArray, Metric
 
 RECALL = 0.98
 LISTED = 0.99  # share of the neighbours in the lists looked into: what codes lose comes on top
+SAMPLE = 300  # vectors of each space that play the query
+ENOUGH = 30  # of them, for a space to be judged alone
 FEWEST = 8  # lists to look into, however well the sample does: they cost little
 # Candidates for each neighbour. The first is for 8-bit codes, which rank nearly as the vectors do
 # (12 for 10 gave all of the recall that 36 gave, on 100,000 vectors). 1 bit took 9 to 18 there. The
@@ -35,16 +38,33 @@ class Sample(NamedTuple):
     """Stored vectors that play the query, and what the best others score."""
 
     rows: IntArray  # (n,)
+    spaces: IntArray  # (n,) numbers
     queries: FloatArray  # (n, D)
     near: IntArray  # (n, NEIGHBOURS) rows of the true neighbours, −1 where there are no more
     least: FloatArray  # (n,) score of the last of them
     wanted: IntArray  # (n,) how many there are
 
 
+def judges(family: Family, shuffled: IntArray) -> IntArray:
+    """Those of these rows that play the query: SAMPLE of each space, or a quarter if it has few."""
+    spaces = family.shelf.spaces[shuffled]
+    of_each = [shuffled[spaces == space] for space in np.unique(spaces)]
+    return np.concatenate([rows[: min(SAMPLE, max(1, len(rows) // 4))] for rows in of_each])
+
+
+def unjudged(family: Family) -> bool:
+    """A space has enough vectors by now to be judged, and had not when the lists were chosen."""
+    if family.ivf is None or len(family.members) < 2:
+        return False
+    counts = np.bincount(family.shelf.spaces[family.shelf.items != HOLE])
+    return not family.ivf.judged.issuperset(np.flatnonzero(counts >= 4 * SAMPLE).tolist())
+
+
 def calibrate(ivf: Ivf, mirror: Mirror, family: Family, rows: IntArray) -> None:
     """Set ivf.probes and ivf.oversampling by the neighbours of these rows, themselves left out."""
     sample = _neighbours(ivf, mirror, family, rows)
     enough = max(FEWEST, _lists_for(LISTED, ivf, _copy(mirror, family, sample.near), sample))
+    ivf.judged = frozenset(int(sample.spaces[group][0]) for group in _groups(sample.spaces))
     for oversampling in OVERSAMPLING:
         count = min(int(oversampling * NEIGHBOURS) + 1, len(ivf))  # itself is found too
         if (
@@ -67,7 +87,8 @@ def calibrate(ivf: Ivf, mirror: Mirror, family: Family, rows: IntArray) -> None:
 def recall(
     ivf: Ivf, mirror: Mirror, family: Family, sample: Sample, *, probes: int, count: int
 ) -> float:
-    """Share of the neighbours, or of rows as near, among so many candidates of so many lists."""
+    """Share of the neighbours, or of rows as near, among so many candidates of so many lists;
+    that of the space where it is least."""
     good = np.empty(len(sample.rows))
     step = max(1, TOGETHER // count)
     for start in range(0, len(sample.rows), step):
@@ -85,10 +106,19 @@ def recall(
         good_ones = scores >= least - SAME * np.maximum(1, np.abs(least))
         good_ones |= (found[:, :, None] == sample.near[part, None, :]).any(axis=2)
         good[part] = (counts & good_ones).sum(axis=1)
-    return float(np.mean(np.minimum(good, sample.wanted) / np.maximum(1, sample.wanted)))
+    shares = np.minimum(good, sample.wanted) / np.maximum(1, sample.wanted)
+    return min(float(shares[group].mean()) for group in _groups(sample.spaces))
+
+
+def _groups(spaces: IntArray) -> list[IntArray]:
+    """Places of each space that has ENOUGH; of all together if none has."""
+    each = [np.flatnonzero(spaces == space) for space in np.unique(spaces)]
+    return [places for places in each if len(places) >= ENOUGH] or [np.arange(len(spaces))]
 
 
 def _neighbours(ivf: Ivf, mirror: Mirror, family: Family, rows: IntArray) -> Sample:
+    with mirror.lock.shared:
+        spaces = family.shelf.spaces[rows].astype(np.int64)
     queries = _copy(mirror, family, rows)
     best = Best(len(rows), NEIGHBOURS + 1)
     for first, vectors in family.shelf.parts():
@@ -105,19 +135,22 @@ def _neighbours(ivf: Ivf, mirror: Mirror, family: Family, rows: IntArray) -> Sam
     near = found[~itself].reshape(-1, NEIGHBOURS)
     wanted = (near >= 0).sum(axis=1)
     least = np.where(wanted > 0, scores[np.arange(len(rows)), np.maximum(wanted, 1) - 1], np.inf)
-    return Sample(rows, queries, near, least.astype(np.float32), wanted)
+    return Sample(rows, spaces, queries, near, least.astype(np.float32), wanted)
 
 
 def _lists_for(share: float, ivf: Ivf, neighbours: FloatArray, sample: Sample) -> int:
-    """Lists to look into until they hold this share of the neighbours (n, NEIGHBOURS, D)."""
+    """Lists to look into until they hold this share of the neighbours (n, NEIGHBOURS, D), for
+    queries of any space."""
     centres = _rough(sample.queries[:, None, :], ivf.centres[None], metric=ivf.metric)  # (n, C)
     lists = ivf.nearest(neighbours.reshape(-1, neighbours.shape[-1])).reshape(sample.near.shape)
     theirs = np.take_along_axis(centres, lists, axis=1)  # (n, NEIGHBOURS)
     before = np.stack([(centres > column[:, None]).sum(axis=1) for column in theirs.T], axis=1)
-    places = np.sort(before[sample.near >= 0])
-    if len(places) == 0:
-        return 1
-    return int(places[int(np.ceil(share * len(places))) - 1]) + 1
+    most = 1
+    for group in _groups(sample.spaces):
+        places = np.sort(before[group][sample.near[group] >= 0])
+        if len(places):
+            most = max(most, int(places[int(np.ceil(share * len(places))) - 1]) + 1)
+    return most
 
 
 def _copy(mirror: Mirror, family: Family, rows: IntArray) -> FloatArray:

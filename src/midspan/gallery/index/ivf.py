@@ -30,6 +30,7 @@ class Ivf:
         self.lists, dim = centres.shape
         self.probes = self.lists  # until it is calibrated
         self.oversampling = 1.5  # candidates for each neighbour, until it is calibrated
+        self.judged: frozenset[int] = frozenset()  # spaces whose queries it was calibrated with
         kind = faiss.METRIC_L2 if metric == "l2" else faiss.METRIC_INNER_PRODUCT
         self._quantiser = faiss.IndexFlat(dim, kind)
         self._quantiser.add(np.ascontiguousarray(codes.turn(centres)))

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from midspan.gallery.index.calibrate import calibrate
+from midspan.gallery.index.calibrate import calibrate, judges, unjudged
 from midspan.gallery.index.clusters import k_means
 from midspan.gallery.index.codes import CODES
 from midspan.gallery.index.family import Family
@@ -24,7 +24,6 @@ from midspan.gallery.index.shelf import HOLE
 from midspan.spaces import FloatArray, IntArray
 
 FLAT_UP_TO = 6_400_000
-SAMPLE = 300  # vectors that play the query when the index is calibrated
 PER_LIST = 32  # vectors that a centre is learnt from
 ROUNDS = 8
 RELEARN = 0.3  # rows written since, as a share of all, that make new centres necessary
@@ -114,12 +113,16 @@ class Upkeep:
             fold(self._mirror, family)
         if wanted(family):
             self._build(family)
-        elif family.ivf is not None and family.uncalibrated > RECALIBRATE * len(family.shelf):
+        elif family.ivf is not None and self._to_be_judged(family):
             with self._mirror.lock.shared:
                 rows = np.flatnonzero(family.shelf.items != HOLE)
+                rows = judges(family, np.random.default_rng(len(rows)).permutation(rows))
             family.uncalibrated = 0
-            rows = np.random.default_rng(len(rows)).choice(rows, min(SAMPLE, len(rows)), False)
             calibrate(family.ivf, self._mirror, family, rows)
+
+    def _to_be_judged(self, family: Family) -> bool:
+        with self._mirror.lock.shared:
+            return family.uncalibrated > RECALIBRATE * len(family.shelf) or unjudged(family)
 
     def _build(self, family: Family) -> None:
         def breathe() -> None:
@@ -185,8 +188,9 @@ def _learn(mirror: Mirror, family: Family, rows: IntArray, breathe: Callable[[],
     rng = np.random.default_rng(len(rows))
     shuffled = rng.permutation(rows)
     lists = int(2 * np.sqrt(len(rows)))
-    spare = min(SAMPLE, len(rows) // 4)  # not learnt from
-    chosen = np.sort(shuffled[spare : spare + PER_LIST * lists])
+    with mirror.lock.shared:
+        spare = judges(family, shuffled)  # not learnt from
+    chosen = np.sort(shuffled[~np.isin(shuffled, spare)][: PER_LIST * lists])
     lists = min(lists, len(chosen))
     sample = _copy(mirror, family, chosen)
     centres = k_means(sample, lists, metric=family.metric, rounds=ROUNDS, rng=rng, breathe=breathe)
@@ -198,7 +202,7 @@ def _learn(mirror: Mirror, family: Family, rows: IntArray, breathe: Callable[[],
         part = rows[start : start + 16384]
         vectors = _copy(mirror, family, part)
         ivf.add(part, vectors, ivf.nearest(vectors))
-    calibrate(ivf, mirror, family, shuffled[:spare])
+    calibrate(ivf, mirror, family, spare)
     return ivf
 
 
