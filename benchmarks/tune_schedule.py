@@ -75,6 +75,17 @@ CHOSEN: tuple[Tried, ...] = (
 )
 STEPS: tuple[Tried, ...] = (("bct", {}), ("advbct", {}), ("advbct", {"threshold": 0.6}))
 OTHERS: tuple[Tried, ...] = (("bct", {}), ("lce", {}), ("advbct", {}))
+HEAVIER: tuple[Tried, ...] = (
+    ("bct", {}),
+    ("bct", {"weight": 30.0}),
+    ("unibct", {"weight": 30.0}),
+    ("unibct", {"weight": 100.0}),
+    ("lce", {"align": 100.0, "boundary": 30.0}),
+    ("lce", {"align": 300.0}),
+    ("advbct", {"p2s_weight": 150.0}),
+    ("hot_refresh", {}),
+)
+MOST: tuple[Tried, ...] = (*OTHERS, ("unibct", {}), ("hot_refresh", {}))
 
 
 @dataclass(frozen=True)
@@ -105,7 +116,10 @@ SCHEDULES = (
     Schedule("glyphs28", "small-resnet,width=16", 28, 3, 2e-3, OTHERS[:1]),
     Schedule("glyphs28", "small-resnet,width=16", 28, 2, 2e-3, OTHERS),
     Schedule("flowers32", "small-resnet,width=16", 32, 8, 2e-3, OTHERS),
+    Schedule("flowers32", "small-resnet,width=16", 32, 30, 2e-3, OTHERS[:1], 64),
+    Schedule("flowers32", "small-cnn,width=16", 32, 12, 5e-3, HEAVIER),
     Schedule("gtsrb32", "small-resnet,width=16", 32, 8, 2e-3, OTHERS[:1]),
+    Schedule("gtsrb32", "small-resnet,width=16", 32, 8, 2e-3, MOST, 64),
 )
 
 
