@@ -5,8 +5,9 @@
 DIR holds omniglot32.npz, gtsrb32.npz, flowers32.npz and glyphs28.npz. Each set is one
 `midspan bench` of its own folder below --out; a second start goes on. All are joined on one page,
 and the rows of these sets are replaced in benchmarks/results/methods_*.csv. `--part ablation`,
-`--part chain`, `--part dims` and `--part weaker` are further questions: AdvBCT's terms one by one,
-three encoders in a row, dims that change (LCE's and L2's maps), and a smaller new encoder.
+`--part chain`, `--part dims`, `--part weaker` and `--part deeper` are further questions: AdvBCT's
+terms one by one, three encoders in a row, dims that change (LCE's and L2's maps), a smaller new
+encoder, and GTSRB with the network of Omniglot.
 Encoders and schedules were chosen by benchmarks/tune_schedule.py, on classes cut from the training
 classes.
 """
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import dataclasses
 import shutil
 import sys
 import time
@@ -26,7 +28,7 @@ from midspan.reports.bench_page import write_bench
 from midspan.training.bench import BenchSettings, bench, read_results, read_settings
 
 RESULTS = Path(__file__).parent / "results"
-PARTS = ("table", "ablation", "chain", "dims", "weaker")
+PARTS = ("table", "ablation", "chain", "dims", "weaker", "deeper")
 
 
 @dataclass(frozen=True)
@@ -58,8 +60,11 @@ SETS = {
 }
 
 
-def settings(data: Path, name: str, **more: Any) -> BenchSettings:
-    one = SETS[name]
+DEEPER = dataclasses.replace(SETS["gtsrb32"], network=RESNET, epochs=8, batch_size=64)
+
+
+def settings(data: Path, name: str, by: Set | None = None, **more: Any) -> BenchSettings:
+    one = by or SETS[name]
     augment = f"train.augment=[{', '.join(repr(kind) for kind in one.augment)}]"
     base, _ = read_settings(
         None,
@@ -114,6 +119,8 @@ def main() -> None:
                 plans[f"dims-{old}-{new}-{name}"] = settings(
                     given.data, name, methods=("lce", "l2"), dim=old, new_dim=new, seeds=1
                 )
+    elif given.part == "deeper":
+        plans["deeper"] = settings(given.data, "gtsrb32", DEEPER)
     else:
         plans["weaker"] = settings(
             given.data,
