@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -53,6 +54,7 @@ class Connection:
                 db_name=self.place.database,
                 timeout=SECONDS,
             )
+            warn_of(str(self._client.get_server_version(timeout=SECONDS)), shown=self.shown)
 
     def close(self) -> None:
         if self._handle.open:
@@ -150,6 +152,17 @@ def _sized(rows: Iterable[Row]) -> Iterator[tuple[Row, int]]:
     for row in rows:
         weight = row.pop("weight", 0)
         yield row, 200 + len(row.get("body", "")) + 4 * len(row["vector"]) + weight
+
+
+def warn_of(version: str, *, shown: str) -> None:
+    """benchmarks/milvus_deletes.py shows it; milvus-io/milvus#32915 and #33015 are of users."""
+    if version.lstrip("v").startswith("2.3."):
+        warnings.warn(
+            f"Milvus {version.lstrip('v')} at {shown} brings removed rows back now and then when "
+            "it compacts its segments: items and work may be counted twice until the gallery is "
+            "optimised; use a later server, or set dataCoord.enableCompaction: false",
+            stacklevel=2,
+        )
 
 
 def _first_line(error: Exception) -> str:

@@ -15,12 +15,13 @@ from midspan.gallery.stores.milvus.place import KINDS, split_location
 from midspan.gallery.stores.milvus.where import where
 from midspan.gallery.stores.settings import with_settings
 from midspan.gallery.stores.turns.access import Access
-from midspan.gallery.stores.turns.conditions import Among, Condition
+from midspan.gallery.stores.turns.conditions import Among, Condition, Span
 from midspan.gallery.stores.turns.engine import MOST, Beat, Row, Sought
 from midspan.gallery.stores.turns.head import Head
-from midspan.spaces import Metric, Space
+from midspan.spaces import FloatArray, Metric, Space
 
 PAYLOAD = 50_000  # bytes that Milvus can filter by
+NUMBERS = 50_000_000  # that one request compares: some seconds of a busy server, see SECONDS
 
 
 class Server(Connection):
@@ -82,11 +83,30 @@ class Server(Connection):
         return int(self.query(collection, where, ["count(*)"], time=time)[0]["count(*)"])
 
     def search(self, collection: str, sought: Sought) -> list[list[Row]]:
+        at_once = self._at_once(collection, sought)
+        return [
+            hits
+            for start in range(0, len(sought.vectors), at_once)
+            for hits in self._search(
+                collection, sought, vectors=sought.vectors[start : start + at_once]
+            )
+        ]
+
+    def _at_once(self, collection: str, sought: Sought) -> int:
+        """Queries of one request: without an index each is compared with all the rows."""
+        if sought.index is not None or len(sought.vectors) < 2:
+            return max(1, len(sought.vectors))
+        rows = self.count(collection, [Span("pk", low=0)], time=sought.time)
+        return max(1, NUMBERS // (max(1, rows) * len(sought.vectors[0])))
+
+    def _search(
+        self, collection: str, sought: Sought, *, vectors: Sequence[FloatArray]
+    ) -> list[list[Row]]:
         level = self.place.consistency
         with self.errors():
             found = self.client.search(
                 collection,
-                data=list(sought.vectors),
+                data=list(vectors),
                 filter=expression(sought.where),
                 limit=sought.limit,
                 output_fields=["row", "vector"],

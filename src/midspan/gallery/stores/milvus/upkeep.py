@@ -1,4 +1,4 @@
-"""Upkeep: an approximate index for spaces that have grown large.
+"""Upkeep: an approximate index for spaces that have grown large, closed segments for the others.
 
 A new index means a new collection: it is filled and indexed while the old one answers, then one
 write puts it in its place.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Callable
 from typing import Any
 
 from midspan.errors import StoreError
@@ -24,11 +25,15 @@ from midspan.spaces import Space
 INDEX_SECONDS = 3600.0
 SEALED = 3  # Milvus' number for a segment that takes no more rows
 SMALL = 1024  # rows; it does not index a smaller segment
+SEAL_FROM = 10_000  # vectors; fewer are compared soon enough wherever they are
 PQ_PART = 4  # numbers that one code of IVF_PQ stands for, if m is not given
 
 
 def index(server: Connection, access: Access) -> None:
-    """An approximate index for each live space that is large and has none."""
+    """An approximate index for each live space that is large and has none.
+
+    A smaller one is sealed: Milvus is several times slower on rows of a segment that still grows.
+    """
     for space in access.view().known.state.live:
         view = access.view()
         known = view.known
@@ -38,6 +43,8 @@ def index(server: Connection, access: Access) -> None:
         count = view.engine.count(known.collections[space], every, time=view.head.time)
         if count > server.place.index_from:
             _move_to_index(server, access, space)
+        elif count >= SEAL_FROM:
+            _seal(server, known.collections[space])
 
 
 def _index_of(server: Connection, space: Space) -> dict[str, Any]:
@@ -95,14 +102,28 @@ def _keys(turn: Turn, collection: str) -> set[int]:
 
 def _wait_for_index(server: Connection, collection: str) -> None:
     """Until all rows are in place, and then until the index is built and in use."""
+    _seal(server, collection)
+    _wait(server, collection, _indexed, seconds=INDEX_SECONDS)
+    _check_begun(server, collection)
+
+
+def _seal(server: Connection, collection: str) -> None:
     with server.errors():
         server.client.flush(collection)
     schema.wait_until_loaded(server, collection)
-    for seconds, ready in ((LOAD_SECONDS, _sealed), (INDEX_SECONDS, _indexed)):
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline and not ready(server, collection):
-            time.sleep(0.1)
-    _check_begun(server, collection)
+    _wait(server, collection, _sealed, seconds=LOAD_SECONDS)
+
+
+def _wait(
+    server: Connection,
+    collection: str,
+    ready: Callable[[Connection, str], bool],
+    *,
+    seconds: float,
+) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and not ready(server, collection):
+        time.sleep(0.1)
 
 
 def _check_begun(server: Connection, collection: str) -> None:

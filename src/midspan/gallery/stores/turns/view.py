@@ -115,7 +115,7 @@ class View:
         for start in range(0, len(wanted), KEYS):
             part = set(wanted[start : start + KEYS])
             keys = sorted(map(hashed, part))
-            for record in self.read([Is("kind", ITEM), Among("key", keys)]):
+            for record in newest_last(self.read([Is("kind", ITEM), Among("key", keys)])):
                 stored = Stored.of(record)
                 if stored.id in part:
                     found[stored.id] = stored
@@ -126,7 +126,7 @@ class View:
         found = {}
         for start in range(0, len(wanted), KEYS):
             part = wanted[start : start + KEYS]
-            for record in self.read([Is("kind", ITEM), Among("row", part)]):
+            for record in newest_last(self.read([Is("kind", ITEM), Among("row", part)])):
                 found[record.row] = Stored.of(record)
         return found
 
@@ -180,7 +180,7 @@ class View:
         wanted, found = list(rows), {}
         for start in range(0, len(wanted), KEYS):
             part = wanted[start : start + KEYS]
-            for record in self.read([*self.working(), Among("row", part)]):
+            for record in newest_last(self.read([*self.working(), Among("row", part)])):
                 found[record.row] = Job.of(record)
         return found
 
@@ -244,6 +244,11 @@ def vectors(
     ):
         yield page
         after = page[-1]["pk"]
+
+
+def newest_last(records: Iterable[Record]) -> list[Record]:
+    """A server may bring back what was removed (Milvus 2.3 does): the last one written counts."""
+    return sorted(records, key=lambda record: record.stamp)
 
 
 def records_of(head: Head) -> str:

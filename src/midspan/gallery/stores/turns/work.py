@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import islice
 
 from midspan.gallery import rules
@@ -36,7 +36,7 @@ def prioritise(turn: Turn, ids: Sequence[str], priorities: Sequence[float]) -> N
     if jobs:
         _rewrite(
             turn,
-            [(job, dataclasses.replace(job, priority=wanted[job.id])) for job in jobs.values()],
+            [(job, replace(job, priority=wanted[job.id])) for job in jobs.values()],
         )
 
 
@@ -44,22 +44,30 @@ def claim(turn: Turn, worker: str, limit: int, seconds: float) -> list[Task]:
     if turn.known.state.target is None:
         return []
     now = turn.engine.clock()
+    target = turn.known.numbers[turn.known.state.target]
     pages = turn.view.pages([*turn.view.open(), Span("due", high=now)], size=limit)
-    jobs = [Job.of(record) for record in islice((r for page in pages for r in page), limit)]
-    if not jobs:
-        return []
-    _rewrite(
-        turn, [(job, dataclasses.replace(job, due=now + seconds, worker=worker)) for job in jobs]
-    )
-    items = turn.view.by_row(job.row for job in jobs)
-    return [Task(turn.known.item(items[job.row]), job.attempts) for job in jobs]
+    found = (Job.of(record) for page in pages for record in page)
+    while jobs := list(islice(found, limit)):
+        items = turn.view.by_row(job.row for job in jobs)
+        taken = {  # in the order of their keys: of two for one row, the last is newer
+            job.row: job
+            for job in jobs
+            if job.row in items and target not in items[job.row].vectors
+        }
+        # Brought back by the server after it was done: see `newest_last`.
+        turn.remove(key for job in jobs if taken.get(job.row) is not job for key in job.keys)
+        if taken:
+            held = ((job, replace(job, due=now + seconds, worker=worker)) for job in taken.values())
+            _rewrite(turn, held)
+            return [Task(turn.known.item(items[row]), job.attempts) for row, job in taken.items()]
+    return []
 
 
 def release(turn: Turn, worker: str) -> int:
     mine = [*turn.view.open(), Is("owner", hashed(worker))]
     held = [job for job in _all(turn.view, mine) if job.worker == worker]
     if held:
-        _rewrite(turn, [(job, dataclasses.replace(job, due=0.0, worker=None)) for job in held])
+        _rewrite(turn, [(job, replace(job, due=0.0, worker=None)) for job in held])
     return len(held)
 
 
@@ -73,7 +81,7 @@ def fail(turn: Turn, reports: Sequence[Failed], retry_after: float | None) -> No
         if item is None or item.revision != report.revision or item.row not in jobs:
             continue
         job = after.get(item.row, jobs[item.row])
-        after[item.row] = dataclasses.replace(
+        after[item.row] = replace(
             job,
             due=GIVEN_UP if retry_after is None else now + retry_after,
             worker=None,
@@ -98,5 +106,5 @@ def failures(view: View, after: str, limit: int) -> list[Failure]:
 def retry(turn: Turn) -> int:
     failed = _all(turn.view, turn.view.given_up())
     if failed:
-        _rewrite(turn, [(job, dataclasses.replace(job, due=0.0, attempts=0)) for job in failed])
+        _rewrite(turn, [(job, replace(job, due=0.0, attempts=0)) for job in failed])
     return len(failed)
