@@ -11,6 +11,7 @@ import pytest
 from midspan.bridges import load_bridge
 from midspan.errors import SpaceMismatch
 from midspan.gallery import Gallery, Hit, Query
+from midspan.gallery.stores.sqlite.store import SqliteStore
 from midspan.spaces import Embeddings
 from midspan.upgrade import MODES, Mixing, Mode, Record, Upgrade, choose_scores, routing
 from tests.upgrade.world import (
@@ -22,6 +23,7 @@ from tests.upgrade.world import (
     encoder,
     ids,
     label,
+    make,
     picture,
     settings_for,
     vectors,
@@ -173,6 +175,35 @@ def test_a_rollback_between_two_searches_hides_nothing(
     (hits,) = routing.search(gallery, vectors(QUERIES[:1], NEW), k=60)
     assert calls > calls_before
     assert sorted(hit.id for hit in hits) == ids(60)
+
+
+def test_a_change_between_the_counter_and_the_state_fails_no_search(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The state that a search read may be newer than the commits that its mirror has followed."""
+    with make("sqlite", tmp_path, count=60) as gallery:
+        store = gallery.store
+        assert isinstance(store, SqliteStore)
+        upgrade = Upgrade.start(gallery, to=NEW, order="random")
+        upgrade.run(encoder(NEW), settings=QUICK)
+        query = vectors(QUERIES[:1], NEW)
+        upgrade.search(query)  # the mirror has followed so far
+        store._seen = None
+        commits, calls = store._database.commits, 0
+
+        def late() -> int:
+            nonlocal calls
+            calls += 1
+            count = commits()
+            if calls == 1:
+                upgrade.finish()
+                store._seen = None
+            return count
+
+        monkeypatch.setattr(store._database, "commits", late)
+        (hits,) = upgrade.search(query, k=60)
+        assert calls > 1
+        assert sorted(hit.id for hit in hits) == ids(60)
 
 
 def test_queries_of_strangers_are_refused_in_every_state(gallery: Gallery, tmp_path: Path) -> None:

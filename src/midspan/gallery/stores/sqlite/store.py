@@ -197,6 +197,8 @@ class SqliteStore:
                 allowed = self._bitmaps.of(connection, query.filter)
         live = [numbers[fingerprint] for fingerprint in query.live]
         mirror = self._follower.catch_up(seen.commits, wanted=frozenset(live))
+        if mirror.version < state.version:  # changed after the commits were counted
+            mirror = self._follower.catch_up(self._database.commits(), wanted=frozenset(live))
         found = search_mirror(
             mirror,
             query.vectors,
