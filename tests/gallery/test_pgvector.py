@@ -333,3 +333,31 @@ def test_idle_connections_that_died_are_replaced(
         )
     time.sleep(0.1)
     assert store.get(["a"])[0].id == "a"
+
+
+@pytest.mark.server
+@pytest.mark.slow
+def test_a_reader_that_meets_the_drop_of_a_space_reads_again(store: PgvectorStore) -> None:
+    """Each waits for what the other holds, and PostgreSQL ends the reader."""
+    ids = ["a", "b"]
+    add(store, ids)
+    server = store._server
+    with server.asking() as connection:
+        (number,) = read_state(connection, server)[1].values()
+    seen: list[list[str]] = []
+    with psycopg.connect(server.place.url) as dropping, psycopg.connect(server.place.url) as look:
+        look.autocommit = True
+        dropping.execute("SET deadlock_timeout = '60s'")  # not this one
+        dropping.execute(f"LOCK TABLE {server.vectors(number)} IN ACCESS EXCLUSIVE MODE".encode())
+        reader = threading.Thread(target=lambda: seen.append([item.id for item in store.get(ids)]))
+        reader.start()
+        waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = %s::regclass"
+        until = time.monotonic() + 60
+        while look.execute(waiting, (server.vectors(number),)).fetchone() != (1,):
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        dropping.execute(server.sql("LOCK TABLE {items} IN ACCESS EXCLUSIVE MODE"))
+        assert seen == []
+        dropping.rollback()
+        reader.join(60)
+    assert seen == [ids]

@@ -67,8 +67,9 @@ class PgvectorStore:
             return rows.read_state(connection, self._server)[0]
 
     def change(self, state: State, *, entry: Entry) -> State:
-        with self._server.writing(alone=True) as connection:
-            return writes.change(connection, self._server, state, entry)
+        return self._write(
+            lambda connection: writes.change(connection, self._server, state, entry), alone=True
+        )
 
     def record(self, entry: Entry) -> None:
         with self._server.writing() as connection:
@@ -142,22 +143,19 @@ class PgvectorStore:
         rules.check_limit(limit)
         return self._write(lambda connection: writes.drop(connection, self._server, space, limit))
 
-    def _write(self, action: Callable[[Connection], Result]) -> Result:
+    def _write(self, action: Callable[[Connection], Result], *, alone: bool = False) -> Result:
         """Again if another writer was in the way; what was begun has then been undone."""
-        from psycopg import errors
-
-        meetings = (errors.UniqueViolation, errors.DeadlockDetected, errors.SerializationFailure)
         with self._server.errors():
             for _ in range(ATTEMPTS - 1):
                 try:
-                    return self._write_once(action)
+                    return self._write_once(action, alone=alone)
                 except GalleryError as error:
-                    if not isinstance(error.__cause__, meetings):
+                    if not _met(error):
                         raise
-            return self._write_once(action)
+            return self._write_once(action, alone=alone)
 
-    def _write_once(self, action: Callable[[Connection], Result]) -> Result:
-        with self._server.writing() as connection:
+    def _write_once(self, action: Callable[[Connection], Result], *, alone: bool) -> Result:
+        with self._server.writing(alone=alone) as connection:
             return action(connection)
 
     def _read(self, action: Callable[[Connection, State, dict[str, int]], Result]) -> Result:
@@ -165,8 +163,9 @@ class PgvectorStore:
         for _ in range(ATTEMPTS - 1):
             try:
                 return self._read_once(action)
-            except StateChanged:
-                continue
+            except GalleryError as error:
+                if not (isinstance(error, StateChanged) or _met(error)):
+                    raise
         return self._read_once(action)
 
     def _read_once(self, action: Callable[[Connection, State, dict[str, int]], Result]) -> Result:
@@ -211,6 +210,15 @@ class PgvectorStore:
         return self._read(page)
 
     def search(self, query: Query) -> list[list[Hit]]:
+        for _ in range(ATTEMPTS - 1):
+            try:
+                return self._search_once(query)
+            except GalleryError as error:
+                if not _met(error):
+                    raise
+        return self._search_once(query)
+
+    def _search_once(self, query: Query) -> list[list[Hit]]:
         with self._server.asking() as connection:
             state, numbers = rows.read_state(connection, self._server)
             rules.check_query(state, query)
@@ -240,3 +248,12 @@ class PgvectorStore:
 
     def retry(self) -> int:
         return self._write(lambda connection: work.retry(connection, self._server))
+
+
+def _met(error: GalleryError) -> bool:
+    """Two were in each other's way, and this one was undone. Readers too: who drops a space locks
+    its table and then that of the items, a look at items does it the other way round."""
+    from psycopg import errors
+
+    meetings = (errors.UniqueViolation, errors.DeadlockDetected, errors.SerializationFailure)
+    return isinstance(error.__cause__, meetings)
