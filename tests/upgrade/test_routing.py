@@ -11,6 +11,7 @@ import pytest
 from midspan.bridges import load_bridge
 from midspan.errors import SpaceMismatch
 from midspan.gallery import Gallery, Hit, Query
+from midspan.gallery.index import search as index_search
 from midspan.gallery.stores.sqlite.store import SqliteStore
 from midspan.spaces import Embeddings
 from midspan.upgrade import MODES, Mixing, Mode, Record, Upgrade, choose_scores, routing
@@ -175,6 +176,30 @@ def test_a_rollback_between_two_searches_hides_nothing(
     (hits,) = routing.search(gallery, vectors(QUERIES[:1], NEW), k=60)
     assert calls > calls_before
     assert sorted(hit.id for hit in hits) == ids(60)
+
+
+def test_a_rollback_in_the_middle_of_a_scan_hides_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows to compare are chosen, and then go back to the old space before they are compared."""
+    with make("sqlite", tmp_path, count=60) as gallery:
+        upgrade = Upgrade.start(gallery, to=vectors(ids(60), NEW), mode="direct", calibrate=True)
+        upgrade.run(encoder(NEW), limit=30, settings=QUICK)
+        scan, calls = index_search._by_scan, 0
+
+        def late(*sources: Any, **settings: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == 2:  # the part with the new vectors
+                upgrade.rollback()
+                live = gallery.state.live
+                gallery.store.search(Query(vectors(["q"], OLD).vectors, k=1, live=live, among=live))
+            return scan(*sources, **settings)
+
+        monkeypatch.setattr(index_search, "_by_scan", late)
+        (hits,) = routing.search(gallery, vectors(QUERIES[:1], NEW), k=60)
+        assert calls > 2
+        assert sorted(hit.id for hit in hits) == ids(60)
 
 
 def test_a_change_between_the_counter_and_the_state_fails_no_search(

@@ -72,7 +72,10 @@ def search(
             found = _by_index(sources, queries, k=k, among=among, metric=metric)
             if found is not None:
                 return found
-    return _by_scan(mirror, sources, queries, k=k, among=among, metric=metric)
+    found = _by_scan(mirror, sources, queries, k=k, among=among, metric=metric)
+    if version is not None and version != mirror.version:  # searches wait in between: see above
+        raise StateChanged("the gallery's state changed during the search; repeat it")
+    return found
 
 
 # ---- what to look at
