@@ -64,7 +64,8 @@ def calibrate(ivf: Ivf, mirror: Mirror, family: Family, rows: IntArray) -> None:
     """Set ivf.probes and ivf.oversampling by the neighbours of these rows, themselves left out."""
     sample = _neighbours(ivf, mirror, family, rows)
     enough = max(FEWEST, _lists_for(LISTED, ivf, _copy(mirror, family, sample.near), sample))
-    ivf.judged = frozenset(int(sample.spaces[group][0]) for group in _groups(sample.spaces))
+    spaces, counts = np.unique(sample.spaces, return_counts=True)
+    ivf.judged = frozenset(spaces[counts >= ENOUGH].tolist())
     for oversampling in OVERSAMPLING:
         count = min(int(oversampling * NEIGHBOURS) + 1, len(ivf))  # itself is found too
         if (

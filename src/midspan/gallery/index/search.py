@@ -53,8 +53,7 @@ def search(
     rollback, an old view would miss what the rollback took away.
     """
     with mirror.lock.shared:
-        if version is not None and version != mirror.version:
-            raise StateChanged("the gallery's state changed during the search; repeat it")
+        _check_version(mirror, version)
         if not set(live) <= mirror.tracked.keys():
             raise StateChanged("the gallery left one of these spaces during the search; repeat it")
         metric = mirror.tracked[among[0]].metric
@@ -73,9 +72,13 @@ def search(
             if found is not None:
                 return found
     found = _by_scan(mirror, sources, queries, k=k, among=among, metric=metric)
-    if version is not None and version != mirror.version:  # searches wait in between: see above
-        raise StateChanged("the gallery's state changed during the search; repeat it")
+    _check_version(mirror, version)  # a scan lets changes in between its parts
     return found
+
+
+def _check_version(mirror: Mirror, version: int | None) -> None:
+    if version is not None and version != mirror.version:
+        raise StateChanged("the gallery's state changed during the search; repeat it")
 
 
 # ---- what to look at

@@ -32,7 +32,7 @@ PQ_PART = 4  # numbers that one code of IVF_PQ stands for, if m is not given
 def index(server: Connection, access: Access) -> None:
     """An approximate index for each live space that is large and has none.
 
-    A smaller one is sealed: Milvus is several times slower on rows of a segment that still grows.
+    A smaller one is sealed: Milvus compares the rows of a segment that still grows more slowly.
     """
     for space in access.view().known.state.live:
         view = access.view()

@@ -24,7 +24,7 @@ from midspan.spaces import Embeddings, Space
 if TYPE_CHECKING:
     from midspan.gallery.stores.pgvector.server import Connection
 
-ATTEMPTS = 8  # when two writers meet at one new id, one of them begins again
+ATTEMPTS = 8  # when two meet, at one new id say, one of them begins again
 
 Result = TypeVar("Result")
 
@@ -146,13 +146,7 @@ class PgvectorStore:
     def _write(self, action: Callable[[Connection], Result], *, alone: bool = False) -> Result:
         """Again if another writer was in the way; what was begun has then been undone."""
         with self._server.errors():
-            for _ in range(ATTEMPTS - 1):
-                try:
-                    return self._write_once(action, alone=alone)
-                except GalleryError as error:
-                    if not _met(error):
-                        raise
-            return self._write_once(action, alone=alone)
+            return _again(lambda: self._write_once(action, alone=alone), after=_met)
 
     def _write_once(self, action: Callable[[Connection], Result], *, alone: bool) -> Result:
         with self._server.writing(alone=alone) as connection:
@@ -160,13 +154,10 @@ class PgvectorStore:
 
     def _read(self, action: Callable[[Connection, State, dict[str, int]], Result]) -> Result:
         """Again if a space was dropped once its table was named: a snapshot keeps rows alone."""
-        for _ in range(ATTEMPTS - 1):
-            try:
-                return self._read_once(action)
-            except GalleryError as error:
-                if not (isinstance(error, StateChanged) or _met(error)):
-                    raise
-        return self._read_once(action)
+        return _again(
+            lambda: self._read_once(action),
+            after=lambda error: isinstance(error, StateChanged) or _met(error),
+        )
 
     def _read_once(self, action: Callable[[Connection, State, dict[str, int]], Result]) -> Result:
         with self._server.reading() as connection:
@@ -210,13 +201,7 @@ class PgvectorStore:
         return self._read(page)
 
     def search(self, query: Query) -> list[list[Hit]]:
-        for _ in range(ATTEMPTS - 1):
-            try:
-                return self._search_once(query)
-            except GalleryError as error:
-                if not _met(error):
-                    raise
-        return self._search_once(query)
+        return _again(lambda: self._search_once(query), after=_met)
 
     def _search_once(self, query: Query) -> list[list[Hit]]:
         with self._server.asking() as connection:
@@ -248,6 +233,16 @@ class PgvectorStore:
 
     def retry(self) -> int:
         return self._write(lambda connection: work.retry(connection, self._server))
+
+
+def _again(once: Callable[[], Result], *, after: Callable[[GalleryError], bool]) -> Result:
+    for _ in range(ATTEMPTS - 1):
+        try:
+            return once()
+        except GalleryError as error:
+            if not after(error):
+                raise
+    return once()
 
 
 def _met(error: GalleryError) -> bool:

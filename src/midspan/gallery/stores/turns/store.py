@@ -247,9 +247,7 @@ def _wrong(view: View) -> list[str]:
     """Vectors that items name and the server lacks, or has too many of."""
     counts, problems = view.all_counts(), []
     for space, wanted in counts.stored.items():
-        found = view.engine.count(
-            view.known.collections[space], view.counts_of("pk"), time=view.head.time
-        )
+        found = view.held(space)
         if found != wanted:
             problems.append(
                 f"{view.known.state.spaces[space]}: the items name {wanted} vectors, the server "

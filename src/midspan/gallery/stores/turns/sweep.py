@@ -53,17 +53,12 @@ def _doubled(view: View) -> bool:
     upgrading = view.known.state.target is not None
     if upgrading and view.count(view.working()) > counts.pending + counts.failed:
         return True
-    return any(_held(view, space) < named for space, named in counts.stored.items())
+    return any(view.held(space) < named for space, named in counts.stored.items())
 
 
 def _crowded(view: View) -> list[str]:
     named = view.all_counts().stored
-    return [space for space in named if _held(view, space) > named[space]]
-
-
-def _held(view: View, space: str) -> int:
-    collection = view.known.collections[space]
-    return view.engine.count(collection, view.counts_of("pk"), time=view.head.time)
+    return [space for space in named if view.held(space) > named[space]]
 
 
 def _delete_all(engine: Engine, collection: str, where: Sequence[Condition]) -> None:

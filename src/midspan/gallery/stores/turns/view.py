@@ -171,6 +171,12 @@ class View:
             found |= {row["pk"]: np.asarray(row["vector"], dtype=np.float32) for row in rows}
         return found
 
+    def held(self, space: str) -> int:
+        """Vectors that the server has, whether an item names them or not."""
+        return self.engine.count(
+            self.known.collections[space], self.counts_of("pk"), time=self.head.time
+        )
+
     # ---- work, counts
 
     def jobs(self, rows: Iterable[int]) -> dict[int, Job]:
