@@ -5,13 +5,14 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 MILVUS := $(VENV)/milvus-server
 # A file's tests stay together; the order of the files is that of tests/conftest.py.
-SHARED := -n 2 --dist loadscope --no-loadscope-reorder
+# A worker that dies ends the run: xdist can wait for ever for the tests that it had.
+SHARED := -n 2 --dist loadscope --no-loadscope-reorder --max-worker-restart 0
 
 # The tests start many processes: each would compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup browser demo test check format bench clean
+.PHONY: help setup browser demo docs test lint check format wheel clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -42,12 +43,38 @@ browser:
 	  echo "no Chromium found: the browser tests are skipped; install it with: sudo apt-get install chromium"; \
 	fi
 
-demo: setup ## train an old and two new encoders on real images, and show why one can search the old gallery
+# Only what the demo needs: no servers, no cluster, no hub. A .venv with everything will do too.
+DEMO := $(VENV)/.demo
+$(DEMO): pyproject.toml constraints.txt
+	@test -f $(STAMP) || ( $(PYTHON) -m venv $(VENV) && \
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[demo]" && \
+	$(BIN)/python -m pip install --quiet --no-deps "trdg==1.8.0" )
+	@touch $(DEMO)
+
+demo: $(DEMO) ## train an old and two new encoders on real images, and show why one can search the old gallery
 	$(BIN)/midspan demo
 
+# Milvus takes a core as long as it is there, and gRPC's threads in its client do not go with the
+# forks of Ray, whose own threads may end their process: each has a process to itself. What they
+# print is shown when the other tests are done.
+SERVERS := $(VENV)/servers.txt
+
 test: setup browser $(MILVUS) ## all tests, with coverage
-	$(BIN)/python -m pytest $(SHARED) -m "not milvus" --cov --cov-report=
-	$(BIN)/python -m pytest -m milvus --cov --cov-append --cov-report=term --cov-fail-under=85
+	@rm -f .coverage .coverage.*
+	@( failed=0; for kind in ray milvus; do \
+	  COVERAGE_FILE=.coverage.$$kind timeout 1800 $(BIN)/python -m pytest -m $$kind --cov \
+	    --cov-report= || failed=1; done; exit $$failed ) >$(SERVERS) 2>&1 & servers=$$!; \
+	COVERAGE_FILE=.coverage.others timeout 2400 $(BIN)/python -m pytest $(SHARED) \
+	  -m "not milvus and not ray" --cov --cov-report=; others=$$?; \
+	wait $$servers; servers=$$?; echo "Ray and Milvus:"; cat $(SERVERS); \
+	[ $$others = 0 ] && [ $$servers = 0 ]
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report --fail-under=85 | tail -40
+
+lint: setup ## format, lint, types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
 
 check: setup ## format, lint, types, fast tests
 	$(BIN)/ruff format --check .
@@ -57,9 +84,23 @@ check: setup ## format, lint, types, fast tests
 	wait $$types; types=$$?; echo "mypy:"; cat $(VENV)/mypy.txt; \
 	[ $$tests = 0 ] && [ $$types = 0 ]
 
+DOCS := $(VENV)/.docs
+$(DOCS): $(STAMP)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[docs]"
+	@touch $(DOCS)
+
+docs: $(DOCS) ## the docs site, offline and strict, in site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 format: setup ## rewrite the files in the house style
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
 clean: ## remove what the commands above made
-	rm -rf $(VENV) demo .coverage .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) demo dist site .coverage .pytest_cache .mypy_cache .ruff_cache
+
+# What a release gives people: both archives, and the first hour of somebody who has only the wheel.
+wheel: setup ## build wheel and sdist, and walk the first hour on the wheel in an empty folder
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist . >$(VENV)/build.txt 2>&1 || { cat $(VENV)/build.txt; exit 1; }
+	tests/first_hour/run.sh dist/*.whl demo

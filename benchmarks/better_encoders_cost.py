@@ -20,9 +20,9 @@ from midspan.losses import LOSSES
 from midspan.methods.independent import Independent
 from midspan.training import RunConfig
 from midspan.training.augment import chain
-from midspan.training.draws import Draws
+from midspan.training.batch_loader import BatchRandom
 from midspan.training.loop import make_optimiser
-from midspan.training.step import Shown, Step
+from midspan.training.step import Step, StepInput
 from midspan.training.variations import Variations, make_variations
 
 CLASSES, BATCH, SIZE = 300, 128, 32
@@ -67,14 +67,14 @@ class Arm:
     def seconds(self, images: torch.Tensor, labels: torch.Tensor, *, learner: int) -> float:
         """CPU time of one step, augmentation included."""
         started = time.process_time()
-        draws = Draws.whole(len(images), torch.default_generator)
+        rng = BatchRandom.whole(len(images), torch.default_generator)
         for augmentation in self.augmentations:
-            images = augmentation(images, draws)
+            images = augmentation(images, rng)
         varied = None
         if self.variations is not None:
-            images, varied = self.variations(images, np.arange(len(images)), draws)
+            images, varied = self.variations(images, np.arange(len(images)), rng)
         terms = self.step(
-            Shown(
+            StepInput(
                 images=images,
                 labels=labels,
                 rows=torch.arange(len(images)),

@@ -52,6 +52,7 @@ from midspan.bridges.base import unit
 from midspan.bridges.rejection import RiskCoverage
 from midspan.bridges.retrieval import average_precisions
 from midspan.config import build
+from midspan.labels import ClassNames
 from midspan.spaces import Embeddings, FloatArray, Space
 
 RESULTS = Path(__file__).parent / "results" / "bridges.csv"
@@ -99,7 +100,7 @@ def _one_split(
 ) -> Iterator[Row]:
     rng = np.random.default_rng(split)
     assert old.labels is not None
-    fit_classes = rng.permutation(np.unique(old.labels))[:FIT_CLASSES]
+    fit_classes = rng.permutation(np.array(ClassNames.of(old.labels).names))[:FIT_CLASSES]
     inside = np.isin(old.labels, fit_classes)
     order = np.random.default_rng(split).permutation(np.flatnonzero(inside))
     test_old, test_new = old[~inside], new[~inside]

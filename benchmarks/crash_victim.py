@@ -33,7 +33,7 @@ class Victim:
         self.mode, self.folder, self.seed = mode, folder, seed
         self.chance = random.Random(seed)
         self.number = 0
-        items = self.gallery.store.scan(filter=None, missing=None, after="", limit=10_000)
+        items = self.gallery.scan(limit=10_000)
         self.known = [item.id for item in items]
 
     def say(self, **what: Any) -> None:
@@ -62,7 +62,7 @@ class Victim:
 
     def backfill(self) -> None:
         upgrade = Upgrade(self.gallery)
-        if self.chance.random() < 0.3 or self.gallery.store.count().pending == 0:
+        if self.chance.random() < 0.3 or self.gallery.count().pending == 0:
             self.write()
             return
         record = Record.of(self.gallery.state)
@@ -86,6 +86,7 @@ class Victim:
             Upgrade(self.gallery).rollback(drop=self.chance.random() < 0.5)
         elif phase == "finish":
             Upgrade(self.gallery).finish()
+            Upgrade(self.gallery).forget()
         self.say(passed=True)
         while True:
             if phase == "backfill":

@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 from scipy.ndimage import gaussian_filter
 
-from midspan.spaces import IntArray
+from midspan.spaces import IntArray, StrArray
 
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -27,7 +27,7 @@ def damaged(pixels: Pixels, *, kind: str, strength: float, seed: int) -> Pixels:
 
 
 def spoiled_views(
-    pixels: Pixels, labels: IntArray, *, bad: int, views: int, seed: int
+    pixels: Pixels, labels: StrArray, *, bad: int, views: int, seed: int
 ) -> tuple[Pixels, IntArray]:
     """Images of a class in items of `views`, of which `bad` get heavy damage of a random kind.
 

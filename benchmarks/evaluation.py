@@ -80,7 +80,10 @@ def ranking_arms(n: int) -> Arms:
         calculator = AccuracyCalculator(
             include=("mean_average_precision",), k=None, device=torch.device("cpu")
         )
-        vectors, labels = torch.from_numpy(items.vectors), torch.from_numpy(items.columns["labels"])
+        vectors, labels = (
+            torch.from_numpy(items.vectors),
+            torch.from_numpy(items.columns["labels"].astype(np.int64)),
+        )
         return calculator.get_accuracy(vectors, labels)["mean_average_precision"]
 
     return {

@@ -121,7 +121,7 @@ def made_body(seed: int, chance: random.Random) -> Ask:
     """Known fields with values of any kind; one in twenty is huge."""
     names = ("id", "vector", "vectors", "k", "filter", "threshold", "exact", "space", "payload",
     "uri",
-             "items", "mode", "order", "calibrate", "max_rate", "reason")  # fmt: skip
+             "items", "mode", "order", "sample", "traffic", "max_rate", "reason")  # fmt: skip
     body = {name: value(chance, 0) for name in chance.sample(names, chance.randint(0, 6))}
     if chance.random() < 0.5:
         body |= {"id": "kind0/0000"}

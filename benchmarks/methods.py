@@ -37,7 +37,7 @@ from midspan.methods.unibct import UniBCT
 from midspan.spaces import Space
 from midspan.training.loop import make_optimiser
 from midspan.training.settings import TrainSettings
-from midspan.training.step import Shown, Step
+from midspan.training.step import Step, StepInput
 
 BATCH, DIM, SIZE, CLASSES, IMAGES = 256, 128, 32, 1000, 20
 SETTINGS = TrainSettings(batch_size=BATCH)
@@ -89,7 +89,7 @@ class Arm:
         """One step, as in training/loop.py; halfway through training."""
         started = Seconds.now()
         terms = self.step(
-            Shown(
+            StepInput(
                 images=images,
                 labels=old.labels[rows],
                 rows=rows,

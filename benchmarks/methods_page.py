@@ -2,7 +2,7 @@
 
     python -m benchmarks.methods_page
 
-The two tables of docs/benchmarks.md, and "## Measured" on each page of docs/methods/. Sentences
+The two tables of docs/small_networks.md, and "## Measured" on each page of docs/methods/. Sentences
 about them are written by hand. tests/test_methods_page.py compares docs and file.
 """
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 SUMMARY = ROOT / "benchmarks" / "results" / "methods_summary.csv"
-BENCHMARKS = ROOT / "docs" / "benchmarks.md"
+BENCHMARKS = ROOT / "docs" / "small_networks.md"
 PAGES = ROOT / "docs" / "methods"
 SETS = ("omniglot32", "gtsrb32", "flowers32", "glyphs28")
 CASES = ("extended-class", "extended-data")
@@ -24,8 +24,8 @@ MEASURED = """\
 
 mAP on classes that no encoder was trained on, mean ± standard deviation of the seeds; bold: cross
 above old self in every seed. Upper: the self value of an encoder trained without regard for the old
-one. Command, schedule and the other methods:
-[benchmarks](../benchmarks.md#methods-of-compatible-training).
+one. Small networks from scratch; command, schedule, limits and the other methods:
+[appendix](../small_networks.md). Over frozen features of photographs: [heads](../heads.md).
 
 | data | case | old self | upper | self | cross | P_1 |
 |---|---|---|---|---|---|---|

@@ -20,8 +20,9 @@ from typing import Any
 
 from tests.gallery import milvus
 
-from midspan.gallery.stores.milvus import schema
-from midspan.gallery.stores.milvus.server import Server
+from midspan.gallery.engines.milvus_connection import MilvusConnection
+from midspan.gallery.engines.milvus_location import milvus_location
+from midspan.gallery.location import parse_location
 
 RESULTS = Path(__file__).parent / "results" / "milvus_deletes.csv"
 ROWS = 20_000
@@ -32,24 +33,18 @@ COLUMNS = ("server", "compaction", "seconds", "replaced", "too_many", "after_del
 
 
 def row(number: int, generation: int) -> dict[str, Any]:
-    numbers = {"kind": 1, "stamp": generation, "key": number, "row": number, "mask": 0, "owner": 0}
-    texts = {"pk": key(number, generation), "body": " " * 200, "payload": {}}
-    return {**numbers, **texts, "due": 0.0, "vector": [0.0, 0.0]}
+    key = number + ROWS * generation
+    return {"row": key, "judged": True, "payload": {}, "vector": [float(number), 1.0]}
 
 
-def key(number: int, generation: int) -> str:
-    return f"{number:08}.{generation:06}"
-
-
-def delete(client: Any, keys: list[str]) -> None:
+def delete(client: Any, keys: list[int]) -> None:
     for start in range(0, len(keys), 500):
-        listed = ", ".join(f'"{one}"' for one in keys[start : start + 500])
-        client.delete(NAME, filter=f"pk in [{listed}]")
+        client.delete(NAME, filter=f"row in {keys[start : start + 500]}")
 
 
 def too_many(client: Any) -> int:
     (answer,) = client.query(
-        NAME, filter='pk >= ""', output_fields=["count(*)"], consistency_level="Strong"
+        NAME, filter="", output_fields=["count(*)"], consistency_level="Strong"
     )
     return int(answer["count(*)"]) - ROWS
 
@@ -71,7 +66,7 @@ def replace_rows(client: Any, seconds: float) -> list[int]:
     while time.monotonic() < until:
         generation += 1
         part = rng.sample(range(ROWS), BATCH)
-        former = [key(number, present[number]) for number in part]
+        former = [number + ROWS * present[number] for number in part]
         client.insert(NAME, [row(number, generation) for number in part])
         delete(client, former)
         for number in part:
@@ -81,13 +76,13 @@ def replace_rows(client: Any, seconds: float) -> list[int]:
     return present
 
 
-def returned(client: Any, present: list[int]) -> list[str]:
-    keys, after = list[str](), ""
+def returned(client: Any, present: list[int]) -> list[int]:
+    keys, after = list[int](), -1
     while page := client.query(
-        NAME, filter=f'pk > "{after}"', limit=10_000, consistency_level="Strong"
+        NAME, filter=f"row > {after}", limit=10_000, consistency_level="Strong"
     ):
-        after = page[-1]["pk"]
-        keys += [one["pk"] for one in page if present[one["row"]] != one["stamp"]]
+        after = page[-1]["row"]
+        keys += [one["row"] for one in page if present[one["row"] % ROWS] != one["row"] // ROWS]
     return keys
 
 
@@ -102,9 +97,10 @@ def main() -> None:
     milvus.SETTINGS["DATACOORD_ENABLECOMPACTION"] = given.compaction
     one = milvus.Milvus(data)
     try:
-        server = Server(one.location("shop"))
-        schema.make_records(server, NAME)
-        schema.wait_until_loaded(server, NAME)
+        place = parse_location(f"{one.location('shop')}?catalogue=memory:")
+        server = MilvusConnection(milvus_location(place), shown=place.shown)
+        server.make(NAME, dim=2, index={"index_type": "FLAT", "metric_type": "L2", "params": {}})
+        server.load(NAME)
         present = replace_rows(server.client, given.seconds)
         found = too_many(server.client)
         delete(server.client, returned(server.client, present))

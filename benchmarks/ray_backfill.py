@@ -54,7 +54,7 @@ def encoder() -> Any:
 
 
 def real() -> tuple[Space, Embed]:
-    from midspan.cli.upgrade_sources import images_embedder
+    from midspan.upgrade import images_embedder
 
     return encoder().space, images_embedder(encoder())
 
@@ -94,7 +94,7 @@ def gallery_of(paths: Sequence[Path], to: Space, folder: Path) -> Iterator[Galle
         gallery.add(Embeddings(ids, rows, old), uris=[str(path) for path in paths])
         Upgrade.start(gallery, to=to, mode="direct", order="random")
         yield gallery
-        assert gallery.store.count().done == len(paths)
+        assert gallery.count().done == len(paths)
 
 
 def on_ray(gallery: Gallery, load: Make, *, workers: int) -> float:

@@ -31,7 +31,7 @@ from benchmarks.upgrade_world import NEW, OLD, World, name
 
 from midspan.gallery import Gallery, Hit
 from midspan.spaces import Embeddings, FloatArray, Space
-from midspan.upgrade import Settings, Upgrade, from_embeddings, routing
+from midspan.upgrade import Settings, Upgrade, from_embeddings
 
 RESULTS = Path(__file__).parent / "results" / "same_result.csv"
 K = 10
@@ -55,7 +55,7 @@ class Run:
         """Every moment of an upgrade, with a look at each."""
         with Gallery.create(location, OLD) as gallery:
             self.fill(gallery)
-            gallery.store.optimise()
+            gallery.optimise()
             self.look(gallery, "added", OLD)
             upgrade = Upgrade.start(gallery, to=NEW, order="uncertainty")
             self.look(gallery, "started", NEW)
@@ -64,12 +64,13 @@ class Run:
             upgrade.run(from_embeddings(self.new), limit=half, settings=settings)
             self.look(gallery, "half", NEW)
             upgrade.run(from_embeddings(self.new), settings=settings)
-            gallery.store.optimise()
+            gallery.optimise()
             self.look(gallery, "refreshed", NEW)
             upgrade.rollback()
             self.look(gallery, "rolled back", OLD)
             upgrade = Upgrade.start(gallery, to=NEW, order="random")
             upgrade.finish()
+            upgrade.forget()
             self.look(gallery, "finished", NEW)
 
     def fill(self, gallery: Gallery) -> None:
@@ -88,9 +89,9 @@ class Run:
         queries = self.world.queries(space, QUERIES)
         truth = exact(np.where(fresh[:, None], self.new.vectors, self.old), queries)
         began = time.perf_counter()
-        answers = routing.search(gallery, queries, k=K, space=space, exact=True)
+        answers = gallery.search(queries, k=K, space=space, exact=True)
         seconds = time.perf_counter() - began
-        through = routing.search(gallery, queries, k=K, space=space)
+        through = gallery.search(queries, k=K, space=space)
         same = [agree(hits, *one) for hits, one in zip(answers, truth, strict=True)]
         found = [
             len(set(numbers(hits)) & set(best.tolist())) / K
@@ -109,7 +110,7 @@ class Run:
         """(N,) which items have a new vector, by the work list's other side: a scan."""
         waiting, after = np.zeros(self.world.items, bool), ""
         missing = NEW.fingerprint
-        while page := gallery.store.scan(filter=None, missing=missing, after=after, limit=BATCH):
+        while page := gallery.scan(missing=missing, after=after, limit=BATCH):
             after = page[-1].id
             waiting[[int(item.id.rpartition("-")[2]) for item in page]] = True
         return ~waiting

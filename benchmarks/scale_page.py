@@ -1,4 +1,4 @@
-"""The generated parts of docs/scale.md: what one item costs, what the planner prints, how it grows.
+"""The generated parts of docs/scale.md: what one item costs, and a billion; how it grows.
 
     python -m benchmarks.scale_page            # rewrites them from the measured files
 
@@ -9,18 +9,12 @@ what this would write.
 from __future__ import annotations
 
 import csv
-import io
-import os
 import re
-from contextlib import redirect_stdout
 from pathlib import Path
-
-from midspan.cli.upgrade_tables import print_scale_plan
-from midspan.upgrade.scale import Cluster, scale_plan
-from midspan.upgrade.unit_costs import SHIPPED, read_costs
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "scale.md"
+COSTS = ROOT / "benchmarks" / "results" / "unit_costs.csv"
 SCALING = ROOT / "benchmarks" / "results" / "scaling.csv"
 NAMES = {
     "decode_seconds_per_kb": "decode a JPEG, one core",
@@ -35,15 +29,15 @@ NAMES = {
     "index_bytes": "memory of a vector's index beside its numbers",
 }
 STORES = ("embedded", "pgvector", "milvus")
+ITEMS, DIM, IMAGE_KB, WORKERS = 10**9, 512, 100, 64  # of the example on the page
 
 
 def parts() -> dict[str, str]:
-    return {"costs": costs_table(), "plan": plan_block(), "growth": growth_table()}
+    return {"costs": costs_table(), "billion": billion_table(), "growth": growth_table()}
 
 
 def costs_table() -> str:
-    with SHIPPED.open(newline="", encoding="utf-8") as file:
-        rows = {(row["store"], row["name"]): row for row in csv.DictReader(file)}
+    rows = cost_rows()
     lines = [f"| one item | {' | '.join(STORES)} |", "|---" * (1 + len(STORES)) + "|"]
     for name, words in NAMES.items():
         if ("", name) in rows:
@@ -75,21 +69,43 @@ def shown(row: dict[str, str] | None) -> str:
     return f"{1e3 * value:.3g} ms{per}" if value >= 1e-3 else f"{1e6 * value:.3g} µs{per}"
 
 
-def plan_block() -> str:
-    made = scale_plan(
-        items=10**9, dim=512, image_kb=100.0, cluster=Cluster(workers=64), costs=read_costs()
+def billion_table() -> str:
+    """Cost of one item × items; embedding ÷ workers, the rest by one process on one core."""
+    rows = cost_rows()
+    each = {key: float(row["value"]) for key, row in rows.items()}
+    embed = each["", "decode_seconds_per_kb"] * IMAGE_KB + each["", "embed_seconds"]
+    steps = ("start_seconds", "order_seconds", "write_seconds", "index_seconds")
+    lines = [f"| {ITEMS:,} items | {' | '.join(STORES)} |", "|---" * (1 + len(STORES)) + "|"]
+    for name in steps:
+        cells = [days(each.get((store, name))) for store in STORES]
+        lines.append(f"| {NAMES[name]} | {' | '.join(cells)} |")
+    disk, memory = [], []
+    for store in STORES:
+        item, vector, index = (
+            each[store, name] for name in ("item_bytes", "vector_bytes", "index_bytes")
+        )
+        disk.append(f"{ITEMS * (item + 2 * (4 * DIM + vector)) / 1e12:.2f} TB")
+        memory.append(f"{ITEMS * (4 * DIM + index) / 1e12:.2f} TB")
+    lines.append(f"| disk with both vectors, before `finish` | {' | '.join(disk)} |")
+    lines.append(f"| memory of one space's search, float32 | {' | '.join(memory)} |")
+    first = (
+        f"Decode and embed, {WORKERS} workers of one core: {days(embed / WORKERS)}. Read "
+        f"{ITEMS * IMAGE_KB / 1e9:,.0f} TB of images, write {ITEMS * 4 * DIM / 1e12:.2f} TB of "
+        "vectors."
     )
-    before = os.environ.get("COLUMNS")
-    os.environ["COLUMNS"] = "100"  # of the terminal
-    try:
-        with redirect_stdout(io.StringIO()) as printed:
-            print_scale_plan(made)
-    finally:
-        del os.environ["COLUMNS"]
-        if before is not None:
-            os.environ["COLUMNS"] = before
-    lines = [line.rstrip() for line in printed.getvalue().splitlines()]
-    return "\n".join(["```", "$ midspan upgrade plan --items 1e9 --workers 64", *lines, "```"])
+    return "\n".join([first, "", *lines])
+
+
+def days(each: float | None) -> str:
+    if each is None:
+        return "–"
+    hours = ITEMS * each / 3600
+    return f"{hours / 24:.1f} days" if hours >= 48 else f"{hours:.1f} h"
+
+
+def cost_rows() -> dict[tuple[str, str], dict[str, str]]:
+    with COSTS.open(newline="", encoding="utf-8") as file:
+        return {(row["store"], row["name"]): row for row in csv.DictReader(file)}
 
 
 def growth_table() -> str:

@@ -21,8 +21,7 @@ from benchmarks.upgrade_world import DIM, NEW, OLD, World, memory, name
 
 from midspan.evaluation import evaluate as evaluate_vectors
 from midspan.gallery import Gallery, Item
-from midspan.gallery.index.upkeep import FLAT_UP_TO
-from midspan.gallery.verify import verify as verify_store
+from midspan.gallery.engines.embedded.build import FLAT_UP_TO
 from midspan.spaces import Embeddings
 from midspan.upgrade import Embed, Embedded, Upgrade
 
@@ -118,7 +117,7 @@ def search(bench: Bench) -> Measured:
     with Gallery.open(bench.gallery) as gallery:
         gallery.search(queries[:1], space=OLD)
         with (index := Clock()):
-            gallery.store.optimise()
+            gallery.optimise()
         times = []
         for query in queries:
             with (clock := Clock()):
@@ -132,14 +131,14 @@ def search(bench: Bench) -> Measured:
 def count(bench: Bench) -> Measured:
     with Gallery.open(bench.gallery) as gallery:
         with (clock := Clock()):
-            gallery.store.count()
+            gallery.count()
         return clock.measured()
 
 
 def verify(bench: Bench) -> Measured:
     with Gallery.open(bench.gallery) as gallery:
         with (clock := Clock()):
-            assert verify_store(gallery.store).ok
+            assert gallery.verify().ok
         return clock.measured()
 
 
@@ -186,7 +185,8 @@ def finish(bench: Bench) -> Measured:
     with Gallery.open(bench.gallery) as gallery:
         upgrade = Upgrade.start(gallery, to=NEW, order="random")
         with (clock := Clock()):
-            assert upgrade.finish().dropped == bench.items
+            upgrade.finish()
+            assert upgrade.forget().dropped == bench.items
         return clock.measured()
 
 

@@ -23,12 +23,13 @@ from torch.nn import functional as F
 
 from midspan.data import ImageSet, glyphs
 from midspan.encoders import Encoder, build_encoder
+from midspan.labels import ClassNames
 from midspan.losses.cosface import CosFace
 from midspan.methods import Method, OldArtifacts
 from midspan.methods.bct import BCT
 from midspan.methods.independent import Independent
 from midspan.spaces import Space
-from midspan.training.loop import Task, fit
+from midspan.training.loop import TrainingTask, fit
 from midspan.training.settings import TrainSettings
 
 BATCH, DIM, SCALE, MARGIN = 256, 128, 24.0, 0.2
@@ -80,7 +81,7 @@ def our_loop(
     checkpoint.unlink(missing_ok=True)
     started = time.perf_counter()
     fit(
-        Task(
+        TrainingTask(
             encoder=encoder,
             loss=loss,
             method=method,
@@ -134,9 +135,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
 
-    train = glyphs().train.compact()[: arguments.images]
+    train = glyphs().train[: arguments.images]
     pixels = train.load(np.arange(len(train)), height=28, width=28, channels=1)
-    labels, classes = train.labels, len(train.class_names)
+    assert train.labels is not None
+    names = ClassNames.of(train.labels)
+    labels, classes = names.encode(train.labels), len(names)
     scratch = arguments.out.parent
     scratch.mkdir(parents=True, exist_ok=True)
     learning = best_rates(

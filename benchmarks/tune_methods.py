@@ -20,7 +20,7 @@ import numpy as np
 
 from midspan.data import npz, save_npz
 from midspan.training.bench import BenchSettings, make_plan, read_settings
-from midspan.training.bench.pool import Job
+from midspan.training.bench.pool import BenchJob
 from midspan.training.bench.rows import make_rows
 from midspan.training.bench.worker import work
 
@@ -97,7 +97,9 @@ def main() -> None:
         # A folder for each candidate; old and independent encoders are shared by links.
         place = given.runs / given.set / label(method, settings).replace(" ", "_")
         share(given.runs / given.set / "shared", place, images.stem)
-        jobs = [Job.of(one, place, metric="map", exclude_column=None) for one in make_plan(wanted)]
+        jobs = [
+            BenchJob.of(one, place, metric="map", exclude_column=None) for one in make_plan(wanted)
+        ]
         for job in jobs:
             answer = {} if job.finished else work(job.task())  # here: a process costs more
             if "reason" in answer:
@@ -117,9 +119,10 @@ def training_part(path: Path, classes: int, folder: Path) -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
         train = npz(path).train
         assert train.labels is not None
-        known = np.unique(train.labels)
+        present = set(train.labels.tolist())
+        known = np.array([name for name in train.class_names if name in present])
         chosen = np.random.default_rng(0).permutation(known)[:classes]
-        part = train[np.isin(train.labels, chosen)].compact()
+        part = train[np.isin(train.labels, chosen)]
         save_npz(part, target)
     return target
 

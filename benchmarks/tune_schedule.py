@@ -25,7 +25,7 @@ import numpy as np
 from benchmarks.methods_table import SETS
 
 from midspan.training.bench import BenchSettings, make_plan, read_settings
-from midspan.training.bench.pool import Job
+from midspan.training.bench.pool import BenchJob
 from midspan.training.bench.rows import make_rows
 from midspan.training.bench.worker import work
 
@@ -169,7 +169,9 @@ def measure(schedule: Schedule, tried: Tried, data: Path, runs: Path) -> dict[st
     place = runs / schedule.folder / name
     share(runs / schedule.folder / "shared", place, schedule)
     column = wanted.exclude_column
-    jobs = [Job.of(one, place, metric="map", exclude_column=column) for one in make_plan(wanted)]
+    jobs = [
+        BenchJob.of(one, place, metric="map", exclude_column=column) for one in make_plan(wanted)
+    ]
     for job in jobs:
         answer = {} if job.finished else work(job.task())
         if "reason" in answer:

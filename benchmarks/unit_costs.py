@@ -1,4 +1,4 @@
-"""What one item costs, as `midspan upgrade plan --items` reckons with it.
+"""What one item of an upgrade costs: seconds and bytes.
 
     OMP_NUM_THREADS=1 python -m benchmarks.unit_costs                    # all, about 15 minutes
     OMP_NUM_THREADS=1 python -m benchmarks.unit_costs --engine embedded --items 100000
@@ -9,7 +9,7 @@ it on this machine, which should have nothing else to do. A gallery of --items v
 dimensions is added, an upgrade started, put in the order of uncertainty, refreshed with vectors
 that are given, finished, indexed and searched. Decoding and embedding: JPEG files of photo size,
 efficientnet-lite0 at 224 pixels with random weights. Rows that are measured again are replaced in
-src/midspan/upgrade/unit_costs.csv (or --out), the others kept. A file gets its index from 50,001
+benchmarks/results/unit_costs.csv (or --out), the others kept. A file gets its index from 50,001
 vectors on, PostgreSQL from 20,001, Milvus from 100,001: with fewer there is no row for it.
 """
 
@@ -32,11 +32,12 @@ from benchmarks.engines import Place, place, size_of
 from benchmarks.upgrade_world import DIM, NEW, OLD, World, memory, name
 
 from midspan.gallery import Gallery
-from midspan.gallery.stores.pgvector.server import Server
+from midspan.gallery.location import parse_location
 from midspan.spaces import Embeddings
 from midspan.upgrade import Upgrade, from_embeddings
-from midspan.upgrade.unit_costs import COLUMNS, SHIPPED
 
+RESULTS = Path(__file__).parent / "results" / "unit_costs.csv"
+COLUMNS = ("store", "name", "value", "unit", "items", "machine", "command")
 ENGINES = {"embedded": 100_000, "pgvector": 50_000, "milvus": 20_000}  # items, by default
 BATCH = 5000
 QUERIES = 300
@@ -51,7 +52,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--engine", action="append", choices=[*ENGINES, "images"])
     parser.add_argument("--items", type=int, help="of the galleries")
-    parser.add_argument("--out", type=Path, default=SHIPPED)
+    parser.add_argument("--out", type=Path, default=RESULTS)
     given = parser.parse_args()
     for engine in given.engine or ["images", *ENGINES]:
         items = given.items or ENGINES.get(engine, SEVERAL)
@@ -131,6 +132,7 @@ def _costs(engine: str, world: World, where: Place) -> Found:
     yield "item_bytes", max(0.0, rest / items), "bytes"
     with Gallery.open(where.location) as gallery:
         Upgrade(gallery).finish()
+        Upgrade(gallery).forget()
     yield from _index(engine, world, where)
 
 
@@ -139,7 +141,7 @@ def _index(engine: str, world: World, where: Place) -> Found:
     held, queries = memory(), world.queries(NEW, QUERIES)
     with Gallery.open(where.location) as gallery:
         gallery.search(queries[:1], space=NEW)  # what is read once is not the index
-        seconds = timed(gallery.store.optimise)
+        seconds = timed(gallery.optimise)
         if engine == "embedded" and world.items > 50_000:
             yield "index_seconds", seconds / world.items, "s"
             # Beside the vectors and their int8 codes in the lists.
@@ -176,7 +178,7 @@ def processor_seconds(call: Callable[[], object]) -> float:
 def timed_changes(gallery: Gallery) -> list[float]:
     """Seconds of each change of state from here on; the first of a start lists the work."""
     seconds: list[float] = []
-    change = gallery.store.change
+    change = gallery.change
 
     def measured(*arguments: Any, **settings: Any) -> Any:
         began = time.perf_counter()
@@ -184,7 +186,7 @@ def timed_changes(gallery: Gallery) -> list[float]:
         seconds.append(time.perf_counter() - began)
         return made
 
-    gallery.store.change = measured  # type: ignore[method-assign]
+    gallery.change = measured  # type: ignore[method-assign]
     return seconds
 
 
@@ -207,16 +209,18 @@ def hnsw_bytes(where: Place) -> float:
 
 def relations(where: Place, kind: str, *, like: str = "%") -> float:
     """Bytes of tables (with their indexes) or of indexes, in PostgreSQL."""
-    server = Server(where.location)
+    import psycopg
+
+    place = parse_location(where.location).catalogue
+    assert place.url is not None
     size = "pg_total_relation_size" if kind == "r" else "pg_relation_size"
-    with server.asking() as connection:
+    with psycopg.connect(place.url, autocommit=True) as connection:
         connection.execute("CHECKPOINT")
         row = connection.execute(
             f"SELECT sum({size}(oid)) FROM pg_class WHERE relkind = %s AND relname LIKE %s "
             "AND starts_with(relname, %s)".encode(),
-            (kind, like, server.table),
+            (kind, like, place.table),
         ).fetchone()
-    server.close()
     assert row is not None
     return float(row[0] or 0)
 

@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import faiss
 import numpy as np
@@ -36,12 +37,9 @@ from benchmarks.upgrade_world import (
 )
 
 from midspan.gallery import Gallery, Hit
-from midspan.gallery.index import upkeep
-from midspan.gallery.index.family import Family
-from midspan.gallery.index.ivf import Ivf
-from midspan.gallery.stores.sqlite.store import SqliteStore
+from midspan.gallery.engines.embedded import build
 from midspan.spaces import FloatArray, IntArray, Space
-from midspan.upgrade import Upgrade, routing
+from midspan.upgrade import Upgrade
 
 K = 10
 ASKED = 1000  # queries
@@ -54,16 +52,8 @@ def opened(path: Path, space: Space, queries: FloatArray) -> Gallery:
     """With everything in memory and its index made."""
     gallery = Gallery.open(path)
     gallery.search(queries[:1], space=space)
-    gallery.store.optimise()
+    gallery.optimise()
     return gallery
-
-
-def engine(gallery: Gallery) -> tuple[Family, Ivf]:
-    store = gallery.store
-    assert isinstance(store, SqliteStore)
-    family = store._follower._mirror.families[0]
-    assert family.ivf is not None
-    return family, family.ivf
 
 
 # ---- search
@@ -72,37 +62,22 @@ def engine(gallery: Gallery) -> tuple[Family, Ivf]:
 def search(world: World, note: Notes) -> None:
     queries = world.queries(OLD, ASKED)
     with opened(world.plain(), OLD, queries) as gallery:
-        family, ivf = engine(gallery)
         truth = numbers(gallery.search(queries[:JUDGED], space=OLD, exact=True))
         ours = recall(numbers(gallery.search(queries[:JUDGED], space=OLD)), truth)
-        vectors = np.concatenate([part for _, part in family.shelf.parts()])
-        same, flat = same_engine(ivf, vectors), flat_engine(ivf, vectors, queries, truth, ours)
-        items = family.shelf.items
+        index, settings = flat_engine(world.all(OLD).vectors, queries, truth, ours)
 
-        def bare(index: object, params: object) -> Callable[[int, int], IntArray]:
-            def ask(first: int, count: int) -> IntArray:
-                _, rows = index.search(queries[first : first + count], K, params=params)  # type: ignore[attr-defined]
-                found: IntArray = items[rows] - 1
-                return found
+        def bare(first: int, count: int) -> IntArray:
+            _, rows = index.search(queries[first : first + count], K, params=settings)
+            found: IntArray = rows
+            return found
 
-            return ask
-
-        plain = faiss.SearchParametersIVF(nprobe=ivf.probes)
-        engines = {
-            "same index, vectors compared again": bare(*same),
-            "same index, its codes only": bare(ivf._index, plain),
-            "IVF of float32": bare(*flat),
-        }
-        note("search", "lists", ivf.lists)
-        note("search", "lists looked into", ivf.probes)
         note("search", "recall@10 gallery", ours, ">= 0.95")
-        for arm, ask in engines.items():
-            note("search", f"recall@10 {arm}", recall(ask(0, JUDGED), truth))
+        note("search", "recall@10 IVF of float32", recall(bare(0, JUDGED), truth))
 
         def through(first: int, count: int) -> list[list[Hit]]:
             return gallery.search(queries[first : first + count], space=OLD)
 
-        arms = {"gallery": through, **engines}
+        arms = {"gallery": through, "IVF of float32": bare}
         compare(note, "one query", arms, 1)
         compare(note, "one query, items found before", arms, 1)
         compare(note, f"{BATCH} queries at once", arms, BATCH)
@@ -124,28 +99,20 @@ def compare(
         note("search", f"{label}: gallery / {arm}", middle["gallery"] / middle[arm], wanted)
 
 
-def same_engine(ivf: Ivf, vectors: FloatArray) -> tuple[object, object]:
-    """faiss's own way to compare the candidates of our very index with the float32 vectors."""
-    index = faiss.IndexRefineFlat(ivf._index, faiss.swig_ptr(vectors))
-    settings = faiss.IndexRefineSearchParameters(
-        k_factor=2.3, base_index_params=faiss.SearchParametersIVF(nprobe=ivf.probes)
-    )
-    return index, settings
-
-
 def flat_engine(
-    ivf: Ivf, vectors: FloatArray, queries: FloatArray, truth: IntArray, wanted: float
-) -> tuple[object, object]:
-    """IVF-Flat with the same lists, looking into as few as give the recall of the gallery."""
-    index = faiss.IndexIVFFlat(ivf._quantiser, DIM, ivf.lists, faiss.METRIC_INNER_PRODUCT)
-    nearest, rows = ivf.nearest(vectors), np.arange(len(vectors))
-    swig = faiss.swig_ptr
-    index.add_core(len(vectors), swig(vectors), swig(rows), swig(nearest))
-    probes = max(1, ivf.probes // 2)
+    vectors: FloatArray, queries: FloatArray, truth: IntArray, wanted: float
+) -> tuple[Any, Any]:
+    """faiss' own IVF-Flat, looking into as few lists as give the recall of the gallery."""
+    lists = int(2 * np.sqrt(len(vectors)))
+    quantiser = faiss.IndexFlat(DIM, faiss.METRIC_INNER_PRODUCT)
+    index = faiss.IndexIVFFlat(quantiser, DIM, lists, faiss.METRIC_INNER_PRODUCT)
+    index.train(vectors)
+    index.add(vectors)
+    probes = 1
     while True:
         settings = faiss.SearchParametersIVF(nprobe=probes)
         _, found = index.search(queries[:JUDGED], K, params=settings)
-        if probes >= ivf.lists or recall(found, truth) >= wanted:
+        if probes >= lists or recall(found, truth) >= wanted:
             return index, settings
         probes += max(1, probes // 16)
 
@@ -173,13 +140,11 @@ def mixed(world: World, note: Notes) -> None:
     }
 
     def arm(gallery: Gallery, space: Space, queries: FloatArray) -> Callable[[int], object]:
-        return lambda number: routing.search(gallery, queries[number], space=space)
+        return lambda number: gallery.search(queries[number], space=space)
 
     times = latencies({name: arm(*settings) for name, settings in galleries.items()}, ASKED)
     middle = {name: float(np.median(values)) for name, values in times.items()}
     for name, (gallery, space, queries) in galleries.items():
-        _, ivf = engine(gallery)
-        note("mixed", f"{name}: lists looked into", ivf.probes)
         note("mixed", f"{name}: recall@10", quality(gallery, space, queries), ">= 0.95")
         note("mixed", f"{name}: p50 ms", middle[name])
         gallery.close()
@@ -190,8 +155,8 @@ def mixed(world: World, note: Notes) -> None:
 
 
 def quality(gallery: Gallery, space: Space, queries: FloatArray) -> float:
-    rough = numbers(routing.search(gallery, queries[:JUDGED], space=space))
-    exact = numbers(routing.search(gallery, queries[:JUDGED], space=space, exact=True))
+    rough = numbers(gallery.search(queries[:JUDGED], space=space))
+    exact = numbers(gallery.search(queries[:JUDGED], space=space, exact=True))
     return recall(rough, exact)
 
 
@@ -213,6 +178,7 @@ def along(world: World, note: Notes) -> None:
             note("recall", f"at {share:.0%}, settled", later, ">= 0.95")
             lowest = min(lowest, later)
         upgrade.finish()
+        upgrade.forget()
         settle(gallery, new)
         note("recall", "finished", quality(gallery, NEW, new), ">= 0.95")
         note("recall", "lowest of all settled", lowest, ">= 0.95")
@@ -283,7 +249,7 @@ def weigh_one(path: Path) -> None:
     print("load and first search s", time.perf_counter() - started)
     print("memory loaded MiB", memory())
     started = time.perf_counter()
-    gallery.store.optimise()
+    gallery.optimise()
     print("index made s", time.perf_counter() - started)
     print("memory with index MiB", memory())
     print("peak memory MiB", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
@@ -315,7 +281,7 @@ def main() -> None:
         return
     parts = settings.part or list(PARTS)
     if settings.items < SMALL:
-        upkeep.FLAT_UP_TO = 0  # an index in any case, so that the script can be tried in seconds
+        build.FLAT_UP_TO = 0  # an index in any case, so that the script can be tried in seconds
     with tempfile.TemporaryDirectory(prefix="bench-upgrade-") as folder:
         world = World(settings.items, settings.folder or Path(folder))
         note = Notes(settings.items)

@@ -121,8 +121,8 @@ def embed_all(encoder: object, paths: list[Path]) -> Spent:
 
 def backfill_once(encoder: object, paths: list[Path], folder: Path) -> Spent:
     """As `midspan upgrade run GALLERY --encoder RUN` does it; opening and starting not timed."""
-    from midspan.cli.upgrade_sources import images_embedder
     from midspan.encoders import Encoder
+    from midspan.upgrade import images_embedder
 
     assert isinstance(encoder, Encoder)
     location = folder / "images.midspan"
@@ -163,7 +163,7 @@ def throttle(world: World, note: Notes) -> None:
         command.append(str(paths[0].parent))
         for label, gentle in (("throttled", True), ("unthrottled", False)):
             live(1.0)
-            gallery.store.optimise()
+            gallery.optimise()
             with subprocess.Popen(
                 [*(["nice", "-n", "10"] if gentle else []), *command, str(int(gentle))],
                 cwd=Path(__file__).parents[1],
@@ -176,9 +176,9 @@ def throttle(world: World, note: Notes) -> None:
                 ready.start()
                 while ready.is_alive():
                     live(0.5)
-                before = gallery.store.count().done
+                before = gallery.count().done
                 idle, times = take_turns(live, worker)
-                rate = (gallery.store.count().done - before) / (TURNS * (SECONDS + 0.5))
+                rate = (gallery.count().done - before) / (TURNS * (SECONDS + 0.5))
                 worker.kill()
             note("throttle", f"{label}: images/s meanwhile", rate)
             report(note, f"{label}: idle", idle)

@@ -103,14 +103,14 @@ class World:
         """One that may be changed."""
         made = path.with_suffix(".work")
         for leftover in made.parent.glob(f"{made.name}*"):  # of a run that was killed
-            leftover.unlink()
+            shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
         shutil.copy(path, made)
         return made
 
 
 def fill(upgrade: Upgrade, new: Embeddings, upto: int) -> None:
     """Backfill until so many items are refreshed."""
-    done = upgrade.gallery.store.count().done
+    done = upgrade.gallery.count().done
     if upto > done:
         settings = Settings(batch=2000)
         upgrade.run(from_embeddings(new), limit=upto - done, settings=settings)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import os
+import shutil
+import tempfile
 
 import hypothesis
 import pytest
@@ -12,6 +15,11 @@ import typer.testing
 
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")  # read when torch and NumPy are first imported
+
+# What earlier runs or the developer cached must not decide a test; the workers share one folder.
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    os.environ["MIDSPAN_CACHE"] = tempfile.mkdtemp(prefix="midspan-cache-")
+    atexit.register(shutil.rmtree, os.environ["MIDSPAN_CACHE"], ignore_errors=True)
 
 # The same examples each time, and none is too slow: a busy machine is no reason to fail.
 hypothesis.settings.register_profile(

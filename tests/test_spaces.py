@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from midspan import Embeddings, Space
-from midspan.errors import FormatError, SpaceMismatch, UnknownId, VectorError
+from midspan.errors import FormatError, SpaceMismatch, SpaceMissing, UnknownId, VectorError
 from midspan.spaces import check_comparable, fingerprint
 
 OLD = Space("old", 3, fingerprint="f-old")
@@ -84,13 +86,50 @@ def test_files_keep_everything(tmp_path: Path, ending: str) -> None:
     assert list(path.parent.iterdir()) == [path]  # nothing half-written is left
 
 
-def test_file_without_space_gets_a_declared_one(tmp_path: Path) -> None:
-    np.savez(tmp_path / "bare.npz", vectors=np.eye(2, dtype=np.float16))
-    loaded = Embeddings.load(tmp_path / "bare.npz")
-    assert loaded.space.name == "bare"
-    assert loaded.space.fingerprint.startswith("declared:")
-    assert loaded.vectors.dtype == np.float32
-    assert loaded.ids.tolist() == ["0", "1"]
+def test_file_without_a_space_is_refused_unless_it_is_named(tmp_path: Path) -> None:
+    for folder in ("v1", "v2"):  # of two encoders, under one file name
+        (tmp_path / folder).mkdir()
+        np.savez(tmp_path / folder / "emb.npz", vectors=np.eye(2, dtype=np.float16))
+        with pytest.raises(SpaceMissing, match=r"emb.npz: does not say which space its 2-d vect"):
+            Embeddings.load(tmp_path / folder / "emb.npz")
+    first = Embeddings.load(tmp_path / "v1" / "emb.npz", space="r18")
+    second = Embeddings.load(tmp_path / "v2" / "emb.npz", space="r50")
+    assert first.space == Space("r18", 2)
+    assert first.space.fingerprint.startswith("declared:")
+    assert not first.space.comparable_with(second.space)
+    assert first.vectors.dtype == np.float32
+    assert first.ids.tolist() == ["0", "1"]
+
+
+def test_files_that_are_given_one_name_are_in_one_space(tmp_path: Path) -> None:
+    for name in ("queries", "gallery"):
+        np.savez(tmp_path / f"{name}.npz", vectors=np.eye(2))
+    queries, gallery = (
+        Embeddings.load(tmp_path / f"{name}.npz", space="r50") for name in ("queries", "gallery")
+    )
+    assert queries.space.same_as(gallery.space)
+    again = Embeddings.load(queries.save(tmp_path / "again.npz"))  # it is recorded
+    assert again.space.same_as(queries.space)
+    given = Space("mine", 2, metric="l2")
+    assert Embeddings.load(tmp_path / "queries.npz", space=given).space == given
+
+
+def test_space_of_a_file_is_not_replaced_by_another_name(tmp_path: Path) -> None:
+    path = some(Space("r18", 2)).save(tmp_path / "a.npz")
+    assert Embeddings.load(path, space="r18").space == Space("r18", 2)
+    with pytest.raises(SpaceMismatch, match=r"'r18' .* but space=r50 was passed"):
+        Embeddings.load(path, space="r50")
+
+
+def test_parquet_without_a_space_is_refused_unless_it_is_named(tmp_path: Path) -> None:
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array([1.0, 2.0], type=pa.float32()), 2)
+    pq.write_table(pa.table({"vectors": vectors, "labels": pa.array([7])}), tmp_path / "a.parquet")
+    with pytest.raises(SpaceMissing, match="pass space=NAME"):
+        Embeddings.load(tmp_path / "a.parquet")
+    loaded = Embeddings.load(tmp_path / "a.parquet", space="r18")
+    assert loaded.space == Space("r18", 2)
+    assert loaded.labels is not None
+    assert loaded.labels.tolist() == ["7"]
 
 
 def test_unreadable_files(tmp_path: Path) -> None:

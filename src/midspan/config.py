@@ -62,8 +62,14 @@ def construct(target: Callable[..., Any], settings: Settings, *, where: str, **g
 
 
 def check_settings(
-    target: Callable[..., Any], settings: Settings, *, where: str, taken: Iterable[str] = ()
+    target: Callable[..., Any],
+    settings: Settings,
+    *,
+    where: str,
+    taken: Iterable[str] = (),
+    complete: bool = True,
 ) -> dict[str, Any]:
+    """The settings in the types of the signature. `complete`: none without a default may miss."""
     title = getattr(target, "__name__", str(target))
     parameters = {
         name: parameter
@@ -88,7 +94,7 @@ def check_settings(
         for name, parameter in parameters.items()
         if parameter.default is parameter.empty and name not in checked
     ]
-    if missing:
+    if missing and complete:
         raise ConfigError(f"{where}: {title} wants a value for {', '.join(map(repr, missing))}")
     return checked
 

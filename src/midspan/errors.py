@@ -4,6 +4,7 @@ MidspanError
 ├── ConfigError          a run file or a setting that does not exist or does not fit
 ├── MissingDependency    an optional library is not installed
 ├── FormatError          a file or folder is corrupt, truncated or of another kind
+│   └── SpaceMissing     a file of vectors that does not say which space they are in
 ├── DataError            images, labels or splits that cannot be used
 │   └── ImageError       one image that cannot be decoded, or may not be
 ├── VectorError          wrong shape, NaN, infinite or zero vectors, doubled ids
@@ -11,7 +12,9 @@ MidspanError
 ├── UnknownId            an id that is not there
 ├── EncoderError         an encoder that cannot be built, loaded or trusted
 ├── EvaluationError      a question that these vectors and labels cannot answer
+│   └── LabelMismatch    two sets of labels that name no class in common
 ├── GalleryError         a gallery that is not there, is there already, or does not allow the step
+│   ├── EvidenceFailed   the encoder's own test says FAIL, and nobody gave a reason to ignore it
 │   ├── ItemError        an id, uri, payload or filter that a gallery cannot take
 │   ├── StateChanged     somebody else changed the gallery's state in between: read it again
 │   └── StoreError       the engine below refused: disk full, read-only, busy, server gone
@@ -27,63 +30,125 @@ Each message says what came, what was wanted, and what to do.
 
 from __future__ import annotations
 
+__all__ = [
+    "ClusterError",
+    "ConfigError",
+    "DataError",
+    "EncoderError",
+    "EvaluationError",
+    "EvidenceFailed",
+    "FormatError",
+    "GalleryError",
+    "ImageError",
+    "Interrupted",
+    "ItemError",
+    "LabelMismatch",
+    "MidspanError",
+    "MissingDependency",
+    "ProcessLost",
+    "RequestError",
+    "RunError",
+    "SpaceMismatch",
+    "SpaceMissing",
+    "StateChanged",
+    "StoreError",
+    "UnknownId",
+    "Unreachable",
+    "VectorError",
+]
+
 
 class MidspanError(Exception):
-    """Base of all errors that a caller can mend; the CLI prints it as one line, exit code 1."""
+    """Base of all errors that a caller can mend; the CLI prints it as one line, exit code 2.
+
+    Example:
+        >>> import midspan as ms
+        >>> try:
+        ...     ms.Space("clip", dim=0)
+        ... except ms.MidspanError as error:
+        ...     print(type(error).__name__)
+        VectorError
+    """
 
 
-class ConfigError(MidspanError): ...
+class ConfigError(MidspanError):
+    """A setting that does not exist or does not fit; the message names the nearest one."""
 
 
 class MissingDependency(MidspanError):
     """Raised with the extra that brings the library: `pip install "midspan[train]"`."""
 
-    def __init__(self, library: str, *, extra: str, wanted_for: str) -> None:
+    def __init__(self, library: str, *, extra: str, required_for: str) -> None:
         super().__init__(
-            f"{wanted_for} needs {library}, which is not installed; "
+            f"{required_for} needs {library}, which is not installed; "
             f'run: pip install "midspan[{extra}]"'
         )
         self.library = library
         self.extra = extra
 
 
-class FormatError(MidspanError): ...
+class FormatError(MidspanError):
+    """A file or folder is corrupt, truncated or of another kind."""
 
 
-class DataError(MidspanError): ...
+class SpaceMissing(FormatError):
+    """A file of vectors that does not say which space they are in; pass `space`."""
 
 
-class ImageError(DataError): ...
+class DataError(MidspanError):
+    """Images, labels or splits that cannot be used."""
 
 
-class VectorError(MidspanError): ...
+class ImageError(DataError):
+    """One image that cannot be decoded, or exceeds the limits."""
 
 
-class SpaceMismatch(MidspanError): ...
+class VectorError(MidspanError):
+    """Wrong shape, NaN, infinite or zero vectors, duplicate ids."""
 
 
-class UnknownId(MidspanError): ...
+class SpaceMismatch(MidspanError):
+    """Vectors of two spaces would be compared, and nothing connects the two."""
 
 
-class EncoderError(MidspanError): ...
+class UnknownId(MidspanError):
+    """An id that is not there."""
 
 
-class EvaluationError(MidspanError): ...
+class EncoderError(MidspanError):
+    """An encoder that cannot be built, loaded or trusted."""
 
 
-class GalleryError(MidspanError): ...
+class EvaluationError(MidspanError):
+    """A question that these vectors and labels cannot answer."""
 
 
-class ItemError(GalleryError): ...
+class LabelMismatch(EvaluationError):
+    """Two sets of labels that name no class in common."""
 
 
-class StateChanged(GalleryError): ...
+class GalleryError(MidspanError):
+    """A gallery that is missing, exists already, or does not allow the step."""
 
 
-class StoreError(GalleryError): ...
+class EvidenceFailed(GalleryError):
+    """The test at the end of the new encoder's training failed; `override` needs a reason."""
 
 
-class ClusterError(MidspanError): ...
+class ItemError(GalleryError):
+    """An id, uri, payload or filter that a gallery cannot take."""
+
+
+class StateChanged(GalleryError):
+    """Another process changed the gallery meanwhile; read its state again."""
+
+
+class StoreError(GalleryError):
+    """The engine refused: disk full, read-only, busy, server gone."""
+
+
+class ClusterError(MidspanError):
+    """A Ray cluster that does not answer, has no room, or lost its workers."""
 
 
 class RequestError(MidspanError):
@@ -98,13 +163,17 @@ class RequestError(MidspanError):
         self.request_id = request_id
 
 
-class Unreachable(RequestError): ...
+class Unreachable(RequestError):
+    """A service did not answer, after all retries."""
 
 
-class RunError(MidspanError): ...
+class RunError(MidspanError):
+    """A training run in a state that does not allow the step."""
 
 
-class Interrupted(RunError): ...
+class Interrupted(RunError):
+    """Stopped by Ctrl-C; the same command continues from here."""
 
 
-class ProcessLost(RunError): ...
+class ProcessLost(RunError):
+    """Another process of the same run is gone or does not answer."""

@@ -14,16 +14,33 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 Done = Callable[[int], None]
+Watcher = Callable[[str, int, int], None]  # label, finished, total
 
 LINE_EVERY = 5.0  # seconds between two plain lines
+
+
+_watcher: ContextVar[Watcher | None] = ContextVar("progress_watcher", default=None)
+
+
+@contextmanager
+def watched(watcher: Watcher) -> Iterator[None]:
+    """Bars in this block report to `watcher` instead; what it raises ends the work."""
+    token = _watcher.set(watcher)
+    try:
+        yield
+    finally:
+        _watcher.reset(token)
 
 
 @contextmanager
 def bar(label: str, *, total: int, unit: str, show: bool = True) -> Iterator[Done]:
     """Yields done(n), to be called when n further units of work are finished."""
-    if not show:
+    if (watcher := _watcher.get()) is not None:
+        yield _reporting(watcher, label, total)
+    elif not show:
         yield _silent
     elif sys.stderr.isatty():
         with _rich_bar(label, total=total, unit=unit) as done:
@@ -35,6 +52,18 @@ def bar(label: str, *, total: int, unit: str, show: bool = True) -> Iterator[Don
 
 def _silent(count: int) -> None:
     pass
+
+
+def _reporting(watcher: Watcher, label: str, total: int) -> Done:
+    finished = 0
+
+    def done(count: int) -> None:
+        nonlocal finished
+        finished += count
+        watcher(label, finished, total)
+
+    watcher(label, 0, total)
+    return done
 
 
 @contextmanager

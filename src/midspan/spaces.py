@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from midspan.errors import FormatError, SpaceMismatch, UnknownId, VectorError
+from midspan.evidence import Evidence
+from midspan.labels import as_names
 
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
@@ -20,7 +22,7 @@ StrArray = npt.NDArray[np.str_]
 Column = npt.NDArray[Any]
 Metric = Literal["cosine", "l2", "dot"]
 
-RESERVED = ("vectors", "ids", "space")  # names in the file that are not columns
+RESERVED = ("vectors", "ids", "space", "midspan")  # names in the file that are not columns
 
 
 def fingerprint(*parts: bytes | str) -> str:
@@ -42,7 +44,27 @@ class Space:
 
     `fingerprint` identifies it (weights + preprocessing + dim + normalisation); the name is for
     people. `compatible_with` holds the fingerprints of older spaces whose vectors may be compared
-    with these as they are, because the encoder was trained for it.
+    with these as they are, because the encoder was trained for it; `evidence` says of each how well
+    that was found to work. Files of earlier versions have none.
+    With `compatible_dims`, only the first so many dims, normalised, are compared with older spaces
+    (`Embeddings.prefix`).
+
+    Args:
+        name: For people: "clip-b32".
+        dim: Length of a vector.
+        metric: "cosine", "l2" or "dot".
+        fingerprint: Identifies the encoder; without it, one is derived from name, dim and metric
+            and marked as declared.
+        compatible_with: Fingerprints of older spaces that may be compared with this one.
+
+    Raises:
+        VectorError: No name, no positive dim, or an unknown metric.
+
+    Example:
+        >>> import midspan as ms
+        >>> old, new = ms.Space("clip-b32", 512), ms.Space("clip-l14", 768)
+        >>> old.comparable_with(new)
+        False
     """
 
     name: str
@@ -50,6 +72,8 @@ class Space:
     metric: Metric = "cosine"
     fingerprint: str = ""
     compatible_with: tuple[str, ...] = ()
+    evidence: tuple[Evidence, ...] = ()
+    compatible_dims: int | None = None  # None: all
 
     def __post_init__(self) -> None:
         if not self.name or not isinstance(self.name, str):
@@ -60,11 +84,17 @@ class Space:
             raise VectorError(
                 f"space {self.name!r} has metric {self.metric!r}; use one of {get_args(Metric)}"
             )
+        if self.compatible_dims is not None and not 0 < self.compatible_dims < self.dim:
+            raise VectorError(
+                f"space {self.name!r}: expected compatible_dims between 1 and {self.dim - 1}, got "
+                f"{self.compatible_dims}"
+            )
         if not self.fingerprint:
             # Nobody vouches for the weights: say so in the fingerprint itself.
             declared = fingerprint(self.name, str(self.dim), self.metric)
             object.__setattr__(self, "fingerprint", f"declared:{declared}")
         object.__setattr__(self, "compatible_with", tuple(self.compatible_with))
+        object.__setattr__(self, "evidence", tuple(self.evidence))
 
     def __str__(self) -> str:
         return f"'{self.name}' ({self.dim}-d {self.metric}, {self.fingerprint[:17]})"
@@ -86,8 +116,17 @@ class Space:
             other.fingerprint in self.compatible_with or self.fingerprint in other.compatible_with
         )
 
+    def evidence_for(self, older: Space) -> Evidence | None:
+        return next((one for one in self.evidence if one.old == older.fingerprint), None)
+
+    def prefix_for(self, older: Space) -> int | None:
+        """How many of the first dims are comparable with an older space of so many dims."""
+        known = older.fingerprint in self.compatible_with and older.metric == self.metric
+        return older.dim if known and older.dim == self.compatible_dims else None
+
     def to_json(self) -> str:
-        return json.dumps(asdict(self), sort_keys=True)
+        values = {name: value for name, value in asdict(self).items() if value is not None}
+        return json.dumps(values, sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str, *, source: str = "space") -> Space:
@@ -96,30 +135,58 @@ class Space:
             known = {name: raw[name] for name in cls.__dataclass_fields__ if name in raw}
             if "compatible_with" in known:
                 known["compatible_with"] = tuple(known["compatible_with"])
+            known["evidence"] = Evidence.each_of(known.get("evidence", ()), source=source)
             return cls(**known)
         except (ValueError, TypeError, KeyError) as error:
             raise FormatError(f"{source}: the space is not readable JSON ({error})") from error
 
 
-def check_comparable(query: Space, gallery: Space) -> None:
-    """Refuse to compare vectors of two spaces that nothing connects."""
+def check_comparable(query: Space, gallery: Space, *, override: str | None = None) -> None:
+    """Refuse spaces that nothing connects; `override`: the caller's argument that allows it."""
     if query.comparable_with(gallery):
         return
+    anyway = "" if override is None else f", or compare them as they are with `{override}`"
     raise SpaceMismatch(
         f"query vectors are in {query}, gallery vectors in {gallery}, and no compatibility "
         "between the two is on record; train the new encoder compatibly (method = 'bct'), "
-        "map one side with a bridge, or say so explicitly if you know better (--direct)"
+        f"or map one side with a bridge{anyway}"
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Embeddings:
-    """Ids, vectors (N, D) float32 and their space; further columns (labels, cameras …) by name."""
+    """Ids, vectors (N, D) float32 and their space; further columns (labels, cameras …) by name.
+
+    The column `labels` holds the name of each item's class; whole numbers are read as names, 7 as
+    '7'. `numbered`: an earlier version numbered the classes and did not keep their names.
+
+    Args:
+        ids: (N,) unique names of the items.
+        vectors: (N, D) floats.
+        space: The space that they are in.
+        columns: Further values of each item; "labels" are the names of classes.
+
+    Raises:
+        VectorError: Shapes that do not fit, duplicate ids, NaN, infinite or zero vectors.
+
+    Example:
+        >>> import numpy as np
+        >>> import midspan as ms
+        >>> cats = ms.Embeddings(
+        ...     ids=np.array(["a", "b"]),
+        ...     vectors=np.array([[1.0, 0.0], [0.6, 0.8]]),
+        ...     space=ms.Space("tiny", 2),
+        ...     columns={"labels": np.array(["cat", "cat"])},
+        ... )
+        >>> cats
+        Embeddings(2 vectors in 'tiny' (2-d cosine, declared:c40e300a); 1 classes)
+    """
 
     ids: StrArray
     vectors: FloatArray
     space: Space
     columns: Mapping[str, Column] = field(default_factory=dict)
+    numbered: bool = False
 
     def __post_init__(self) -> None:
         ids = np.asarray(self.ids)
@@ -144,7 +211,7 @@ class Embeddings:
                 raise VectorError(
                     f"column {name!r} has shape {values.shape} for {len(vectors)} vectors"
                 )
-            columns[name] = values
+            columns[name] = as_names(values) if name == "labels" else values
         object.__setattr__(self, "ids", ids)
         object.__setattr__(self, "vectors", vectors)
         object.__setattr__(self, "columns", columns)
@@ -152,34 +219,44 @@ class Embeddings:
     def __len__(self) -> int:
         return len(self.ids)
 
+    def __repr__(self) -> str:
+        columns = [name for name in self.columns if name != "labels"]
+        parts = [f"{len(self):,} vectors in {self.space}"]
+        if self.labels is not None:
+            parts.append(f"{len(np.unique(self.labels)):,} classes")
+        if columns:
+            parts.append(f"columns {', '.join(columns)}")
+        return f"Embeddings({'; '.join(parts)})"
+
     def __getitem__(self, rows: slice | npt.NDArray[Any] | Sequence[int]) -> Embeddings:
         """A part of the rows: slice, mask or indices."""
         if not isinstance(rows, slice):
             rows = np.asarray(rows)
             if len(rows) == 0:  # an empty list would come as float64
                 rows = rows.astype(np.int64)
-        return Embeddings(
+        return replace(
+            self,
             ids=self.ids[rows],
             vectors=self.vectors[rows],
-            space=self.space,
             columns={name: column[rows] for name, column in self.columns.items()},
         )
 
     @property
-    def labels(self) -> Column | None:
+    def labels(self) -> StrArray | None:
+        """(N,) the name of each item's class."""
         return self.columns.get("labels")
 
     def rows_of(self, ids: Sequence[str] | StrArray) -> IntArray:
         """Row of each id; unknown ids are an error."""
-        wanted = np.asarray(ids, dtype=np.str_)
+        requested = np.asarray(ids, dtype=np.str_)
         order = np.argsort(self.ids, kind="stable")
-        place = np.searchsorted(self.ids, wanted, sorter=order)
+        place = np.searchsorted(self.ids, requested, sorter=order)
         rows = order[np.minimum(place, len(order) - 1)] if len(order) else place
-        missing = wanted != self.ids[rows] if len(order) else np.ones(len(wanted), dtype=bool)
+        missing = requested != self.ids[rows] if len(order) else np.ones(len(requested), dtype=bool)
         if missing.any():
             raise UnknownId(
-                f"{int(missing.sum())} of {len(wanted)} ids are not among these {len(self)} "
-                f"embeddings, first {str(wanted[missing][0])!r}"
+                f"{int(missing.sum())} of {len(requested)} ids are not among these {len(self)} "
+                f"embeddings, first {str(requested[missing][0])!r}"
             )
         return rows.astype(np.int64)
 
@@ -216,10 +293,30 @@ class Embeddings:
                 name: np.concatenate([self.columns[name], other.columns[name]])
                 for name in sorted(shared)
             },
+            numbered=self.numbered or other.numbered,
         )
 
     def with_columns(self, columns: Mapping[str, Column]) -> Embeddings:
-        return replace(self, columns={**self.columns, **columns})
+        numbered = self.numbered and "labels" not in columns
+        return replace(self, columns={**self.columns, **columns}, numbered=numbered)
+
+    def with_labels_of(self, other: Embeddings) -> Embeddings:
+        """The labels of the same items, row by row, in another set."""
+        columns = {name: column for name, column in self.columns.items() if name != "labels"}
+        if other.labels is not None:
+            columns["labels"] = other.labels
+        return replace(self, columns=columns, numbered=other.numbered)
+
+    def prefix(self, dims: int) -> Embeddings:
+        """The first dims as unit vectors: what is compared with older ones."""
+        space = Space(
+            name=f"{self.space.name}[:{dims}]",
+            dim=dims,
+            metric=self.space.metric,
+            fingerprint=fingerprint(self.space.fingerprint, f"first {dims} dims"),
+            compatible_with=self.space.compatible_with,
+        )
+        return replace(self, vectors=self.vectors[:, :dims], space=space).normalised()
 
     def normalised(self) -> Embeddings:
         """Unit vectors; only cosine spaces have the same meaning afterwards."""
@@ -230,11 +327,28 @@ class Embeddings:
 
     def save(self, path: str | Path) -> Path:
         """Write `.npz` (no pickle) or `.parquet`, by the ending; the file appears whole or not."""
+        from midspan.embedding_files import save_embeddings
+
         return save_embeddings(self, path)
 
     @classmethod
-    def load(cls, path: str | Path) -> Embeddings:
-        return load_embeddings(path)
+    def load(cls, path: str | Path, *, space: Space | str | None = None) -> Embeddings:
+        """Read `.npz`, `.parquet` or `.npy`.
+
+        Args:
+            path: A file of `save`; or anybody's `.npz` with an array `vectors` (and `ids`,
+                `labels`, …), `.parquet` with a column `vectors`, or a bare `.npy`, whose ids are
+                the row numbers.
+            space: The space, or its name, of a file that holds none. Files that are given the same
+                name and hold vectors of one dim are in one space.
+
+        Raises:
+            FormatError: The file cannot be read, or is of another kind.
+            SpaceMissing: The file does not say which space its vectors are in.
+        """
+        from midspan.embedding_files import load_embeddings
+
+        return load_embeddings(path, space=space)
 
 
 def _first(ids: StrArray) -> str:
@@ -266,126 +380,3 @@ def _check_numbers(ids: StrArray, vectors: FloatArray, *, cosine: bool) -> None:
                 f"vector of {str(ids[row])!r} (row {row}) has {what}; "
                 f"{int(bad.sum())} such rows in this block: remove them before going on"
             )
-
-
-# ---- files --------------------------------------------------------------------------------------
-
-
-def save_embeddings(embeddings: Embeddings, path: str | Path) -> Path:
-    path = Path(path)
-    writer = _WRITERS.get(path.suffix)
-    if writer is None:
-        raise FormatError(f"{path}: embeddings are written as {' or '.join(_WRITERS)}")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    try:
-        writer(embeddings, part)
-        part.replace(path)  # atomic on one file system
-    finally:
-        part.unlink(missing_ok=True)
-    return path
-
-
-def load_embeddings(path: str | Path) -> Embeddings:
-    """Read `.npz` or `.parquet`. Files without a space get one by their own name, 'declared'."""
-    path = Path(path)
-    reader = _READERS.get(path.suffix)
-    if reader is None:
-        raise FormatError(f"{path}: embeddings are read from {' or '.join(_READERS)}")
-    if not path.is_file():
-        raise FormatError(f"{path}: no such file")
-    return reader(path)
-
-
-def _write_npz(embeddings: Embeddings, path: Path) -> None:
-    with path.open("wb") as file:
-        np.savez(
-            file,
-            vectors=embeddings.vectors,
-            ids=embeddings.ids,
-            space=np.array(embeddings.space.to_json()),
-            **embeddings.columns,  # type: ignore[arg-type]
-        )
-
-
-def _read_npz(path: Path) -> Embeddings:
-    try:
-        with path.open("rb") as raw_file, np.load(raw_file, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-    except Exception as error:  # zipfile, zlib, numpy and OS each have their own
-        raise FormatError(f"{path}: not a readable .npz file ({error})") from error
-    if "vectors" not in arrays:
-        raise FormatError(
-            f"{path}: holds {sorted(arrays)}, wanted 'vectors' (N, D); is it an image set?"
-        )
-    vectors = arrays.pop("vectors")
-    if vectors.ndim != 2 or vectors.dtype.kind != "f":
-        raise FormatError(
-            f"{path}: vectors are {vectors.dtype} {vectors.shape}, wanted floats (N, D)"
-        )
-    ids = arrays.pop("ids", None)
-    if ids is None:
-        ids = np.arange(len(vectors)).astype(np.str_)
-    raw = arrays.pop("space", None)
-    space = (
-        Space(name=path.stem, dim=vectors.shape[1])
-        if raw is None
-        else Space.from_json(str(raw), source=str(path))
-    )
-    return Embeddings(ids=ids, vectors=vectors, space=space, columns=arrays)
-
-
-def _write_parquet(embeddings: Embeddings, path: Path) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    flat = pa.array(embeddings.vectors.reshape(-1), type=pa.float32())
-    columns: dict[str, Any] = {
-        "ids": pa.array(embeddings.ids.tolist(), type=pa.string()),
-        "vectors": pa.FixedSizeListArray.from_arrays(flat, embeddings.space.dim),
-    }
-    for name, column in embeddings.columns.items():
-        if column.ndim != 1:
-            raise FormatError(f"column {name!r} has shape {column.shape}; parquet wants one value")
-        columns[name] = pa.array(column.tolist() if column.dtype.kind == "U" else column)
-    table = pa.table(columns)
-    table = table.replace_schema_metadata({"midspan.space": embeddings.space.to_json()})
-    pq.write_table(table, path)
-
-
-def _read_parquet(path: Path) -> Embeddings:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        table = pq.read_table(path)
-    except (pa.ArrowException, OSError) as error:
-        raise FormatError(f"{path}: not a readable parquet file ({error})") from error
-    if "vectors" not in table.column_names:
-        raise FormatError(f"{path}: has the columns {table.column_names}, wanted 'vectors'")
-    lists = table.column("vectors").combine_chunks()
-    if not pa.types.is_fixed_size_list(lists.type):
-        raise FormatError(f"{path}: 'vectors' is {lists.type}, wanted a fixed-size list of floats")
-    dim = lists.type.list_size
-    vectors = lists.flatten().to_numpy(zero_copy_only=False).reshape(-1, dim)
-    metadata = table.schema.metadata or {}
-    raw = metadata.get(b"midspan.space")
-    space = (
-        Space(name=path.stem, dim=dim)
-        if raw is None
-        else Space.from_json(raw.decode(), source=str(path))
-    )
-    columns = {name: _numpy_column(table, name) for name in table.column_names if name != "vectors"}
-    ids = columns.pop("ids", np.arange(len(vectors)).astype(np.str_))
-    return Embeddings(ids=ids, vectors=vectors, space=space, columns=columns)
-
-
-def _numpy_column(table: Any, name: str) -> Column:
-    values = table.column(name).combine_chunks()
-    if str(values.type) in ("string", "large_string"):
-        return np.asarray(values.to_pylist(), dtype=np.str_)
-    return np.asarray(values.to_numpy(zero_copy_only=False))
-
-
-_WRITERS = {".npz": _write_npz, ".parquet": _write_parquet}
-_READERS = {".npz": _read_npz, ".parquet": _read_parquet}

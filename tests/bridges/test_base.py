@@ -37,8 +37,8 @@ def test_pairs_are_found_by_id_in_any_order() -> None:
     old, new = encoders(80)
     shuffled = new[np.random.default_rng(1).permutation(80)]
     straight = Ridge(alpha=0.1).fit(old, new)
-    found = Ridge(alpha=0.1).fit(old, shuffled)
-    np.testing.assert_allclose(found.weight_, straight.weight_, atol=1e-6)
+    bridge = Ridge(alpha=0.1).fit(old, shuffled)
+    np.testing.assert_allclose(bridge.weight_, straight.weight_, atol=1e-6)
 
 
 def test_pairs_may_be_a_part_of_both_sets() -> None:

@@ -15,8 +15,8 @@ def test_is_the_mean_of_the_normalised_members() -> None:
     )
     members = (Ridge(), Procrustes(), LowRank(rank=4))
     parts = [bridge.fit(old, new).apply(old.vectors) for bridge in members]
-    wanted = unit64(np.mean(parts, axis=0))
-    np.testing.assert_allclose(blend.fit(old, new).apply(old.vectors), wanted, atol=1e-6)
+    expected = unit64(np.mean(parts, axis=0))
+    np.testing.assert_allclose(blend.fit(old, new).apply(old.vectors), expected, atol=1e-6)
 
 
 def test_in_a_space_of_distances_nothing_is_normalised() -> None:

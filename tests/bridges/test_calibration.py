@@ -40,8 +40,8 @@ def test_isotonic_is_the_mean_inside_each_part() -> None:
     before = np.repeat([0.1, 0.5, 0.9], 200)
     after = np.repeat([0.0, 1.0, 2.0], 200) + rng.standard_normal(600)
     fitted = ScoreMap(method="isotonic", knots=3).fit(before, after)
-    wanted = [after[before == value].mean() for value in (0.1, 0.5, 0.9)]
-    np.testing.assert_allclose(fitted(np.array([0.1, 0.5, 0.9])), wanted, atol=1e-9)
+    expected = [after[before == value].mean() for value in (0.1, 0.5, 0.9)]
+    np.testing.assert_allclose(fitted(np.array([0.1, 0.5, 0.9])), expected, atol=1e-9)
 
 
 def test_beyond_the_seen_scores_it_goes_on() -> None:
@@ -89,21 +89,23 @@ def test_the_false_accept_rate_is_kept() -> None:
     rng = np.random.default_rng(0)
     today = rng.normal(0.2, 0.1, 20_000)
     after = rng.normal(0.35, 0.15, 30_000)
-    found = keep_false_accept_rate(threshold=0.45, impostors_today=today, impostors_after=after)
-    assert found.wanted_rate == pytest.approx(np.mean(today > 0.45))
-    assert found.false_accept_rate <= found.wanted_rate
-    assert found.false_accept_rate == pytest.approx(found.wanted_rate, abs=1 / 30_000)
-    assert found.value > 0.45  # the new scores are higher: the old threshold would leak
-    assert found.false_accepts == int(np.sum(after > found.value))
+    kept = keep_false_accept_rate(threshold=0.45, impostors_today=today, impostors_after=after)
+    assert kept.target_rate == pytest.approx(np.mean(today > 0.45))
+    assert kept.false_accept_rate <= kept.target_rate
+    assert kept.false_accept_rate == pytest.approx(kept.target_rate, abs=1 / 30_000)
+    assert kept.value > 0.45  # the new scores are higher: the old threshold would leak
+    assert kept.false_accepts == int(np.sum(after > kept.value))
+    with pytest.warns(DeprecationWarning, match="target_rate"):
+        assert kept.wanted_rate == kept.target_rate
 
 
 @pytest.mark.parametrize(("threshold", "accepted"), [(2.0, 0), (0.5, 5), (-1.0, 10)])
 def test_the_threshold_by_hand(threshold: float, accepted: int) -> None:
     scores = np.arange(10) / 10  # 0 … 0.9
-    found = keep_false_accept_rate(
+    kept = keep_false_accept_rate(
         threshold=threshold, impostors_today=scores - 0.05 + 0.1, impostors_after=scores
     )
-    assert found.false_accepts == accepted
+    assert kept.false_accepts == accepted
 
 
 def test_what_it_refuses() -> None:

@@ -46,13 +46,13 @@ def test_the_score_is_that_of_bridges_fitted_by_hand() -> None:
     for part in trial.parts:
         out = np.isin(old.labels, old.labels[trial.rows[part]])
         mapped = Ridge(alpha=0.2).fit(old[~out], new[~out]).apply(old.vectors[out])
-        found = average_precisions(unit64(new.vectors[out]), mapped, old.labels[out], "cosine")
-        values += found.tolist()
-    wanted = np.mean(values)
+        precisions = average_precisions(unit64(new.vectors[out]), mapped, old.labels[out], "cosine")
+        values += precisions.tolist()
+    expected = np.mean(values)
     candidate = {"name": "ridge", "alpha": 0.2}
     result = compare_bridges(old, new, candidates=[candidate], folds=3, seed=1, draws=50)
     row = result.row("ridge(alpha=0.2)")
-    assert row.score == pytest.approx(float(wanted), abs=1e-6)
+    assert row.score == pytest.approx(float(expected), abs=1e-6)
     assert row.retention == pytest.approx(row.score / result.true_score)
     assert row.low <= row.retention <= row.high
 

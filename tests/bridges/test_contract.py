@@ -105,8 +105,8 @@ def test_the_onnx_file_maps_as_the_bridge_does(name: str, tmp_path: Path) -> Non
     bridge = made(name, brief=True).fit(old, new)
     path = export_onnx(bridge, tmp_path / "bridge.onnx")
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    (found,) = session.run(["mapped"], {"vectors": old.vectors * 3})
-    np.testing.assert_allclose(found, bridge.apply(old.vectors), atol=2e-4)
+    (mapped,) = session.run(["mapped"], {"vectors": old.vectors * 3})
+    np.testing.assert_allclose(mapped, bridge.apply(old.vectors), atol=2e-4)
 
 
 def test_the_name_in_the_table_is_the_name_of_the_class(name: str) -> None:

@@ -35,8 +35,8 @@ def test_disagreement_is_the_mean_squared_distance_over_pairs() -> None:
             for j in range(count)
             if i != j
         ]
-        found = disagreement(vectors.mean(axis=0)[None], np.array([float(count)]))
-        assert found[0] == pytest.approx(np.mean(pairs), rel=1e-5)
+        result = disagreement(vectors.mean(axis=0)[None], np.array([float(count)]))
+        assert result[0] == pytest.approx(np.mean(pairs), rel=1e-5)
 
 
 def test_agreement_is_zero_and_one_view_has_none() -> None:
@@ -49,11 +49,11 @@ def test_is_the_mean_of_independent_bridges() -> None:
     query, *galleries = views()
     made = GalleryEnsemble(bridge={"name": "ridge", "alpha": 0.1}).fit(galleries, query)
     parts = [Ridge(alpha=0.1).fit(g, query).transform(g) for g in galleries]
-    wanted = unit64(np.mean([part.take(query.ids).vectors for part in parts], axis=0))
-    found = made.transform(galleries).take(query.ids)
-    np.testing.assert_allclose(found.vectors, wanted, atol=1e-5)
-    assert found.labels is not None
-    assert found.labels.tolist() == query.columns["labels"].tolist()
+    expected = unit64(np.mean([part.take(query.ids).vectors for part in parts], axis=0))
+    result = made.transform(galleries).take(query.ids)
+    np.testing.assert_allclose(result.vectors, expected, atol=1e-5)
+    assert result.labels is not None
+    assert result.labels.tolist() == query.columns["labels"].tolist()
 
 
 def test_the_order_of_the_encoders_does_not_matter() -> None:

@@ -47,12 +47,14 @@ def test_numpy_equals_torch_with_folded_batch_norm() -> None:
     vars(bridge).update(_folded(network))
     network.eval()
     with torch.no_grad():
-        wanted = network(torch.tensor(unit64(old.vectors), dtype=torch.float32), torch.tensor(side))
+        expected = network(
+            torch.tensor(unit64(old.vectors), dtype=torch.float32), torch.tensor(side)
+        )
     np.testing.assert_allclose(
-        bridge.transform(old).vectors, unit64(wanted.numpy()[:, :-1]), atol=1e-5
+        bridge.transform(old).vectors, unit64(expected.numpy()[:, :-1]), atol=1e-5
     )
     np.testing.assert_allclose(
-        bridge.log_variance(old), wanted.numpy()[:, -1], rtol=1e-5, atol=1e-5
+        bridge.log_variance(old), expected.numpy()[:, -1], rtol=1e-5, atol=1e-5
     )
 
 

@@ -22,8 +22,8 @@ def test_value_and_slope_of_the_penalty(shape: tuple[int, int], threshold: float
             up, down = matrix.copy(), matrix.copy()
             up[row, column] += step
             down[row, column] -= step
-            wanted = (bridge._penalty(up)[0] - bridge._penalty(down)[0]) / (2 * step)
-            assert slope[row, column] == pytest.approx(wanted, abs=1e-5)
+            expected = (bridge._penalty(up)[0] - bridge._penalty(down)[0]) / (2 * step)
+            assert slope[row, column] == pytest.approx(expected, abs=1e-5)
 
 
 def test_a_rotation_costs_nothing_and_pulls_nowhere() -> None:

@@ -34,20 +34,20 @@ def slow_ridge(x: Float64, y: Float64, alpha: float) -> tuple[Float64, Float64]:
 def test_both_solvers_give_the_ridge_solution(count: int, alpha: float) -> None:
     x, y = problem(count)
     weight, bias = slow_ridge(x, y, alpha)
-    for found in (decompose(Arrays(x, y)).solve(alpha), solve_once(Arrays(x, y), alpha)):
-        np.testing.assert_allclose(found[0], weight, atol=1e-8)
-        np.testing.assert_allclose(found[1], bias, atol=1e-8)
+    for solution in (decompose(Arrays(x, y)).solve(alpha), solve_once(Arrays(x, y), alpha)):
+        np.testing.assert_allclose(solution[0], weight, atol=1e-8)
+        np.testing.assert_allclose(solution[1], bias, atol=1e-8)
 
 
 @pytest.mark.parametrize("count", [30, 5])
 @pytest.mark.parametrize("alpha", [0.1, 5.0])
 def test_left_out_equals_fitting_again_without_the_row(count: int, alpha: float) -> None:
     x, y = problem(count)
-    found = decompose(Arrays(x, y)).left_out(x, y, alpha)
+    solution = decompose(Arrays(x, y)).left_out(x, y, alpha)
     for row in range(count):
         rest = np.arange(count) != row
         weight, bias = slow_ridge(x[rest], y[rest], alpha)
-        np.testing.assert_allclose(found[row], x[row] @ weight + bias, atol=1e-8)
+        np.testing.assert_allclose(solution[row], x[row] @ weight + bias, atol=1e-8)
 
 
 def test_moments_in_blocks_are_the_moments(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,9 +79,9 @@ def test_constant_dims_and_duplicates_leave_the_rest_solvable() -> None:
     x[:, 2] = 1.0
     x[:, 4] = x[:, 0]
     weight, bias = decompose(Arrays(x, y)).solve(0.0)
-    wanted = np.linalg.lstsq(np.column_stack([x, np.ones(30)]), y, rcond=None)[0]
+    expected = np.linalg.lstsq(np.column_stack([x, np.ones(30)]), y, rcond=None)[0]
     np.testing.assert_allclose(
-        x @ weight + bias, np.column_stack([x, np.ones(30)]) @ wanted, atol=1e-8
+        x @ weight + bias, np.column_stack([x, np.ones(30)]) @ expected, atol=1e-8
     )
 
 
@@ -90,3 +90,13 @@ def test_sampled_rows_are_distinct_and_repeatable() -> None:
     rows = sample_rows(1000, 3, size=50)
     assert len(set(rows.tolist())) == 50
     assert rows.tolist() == sample_rows(1000, 3, size=50).tolist()
+
+
+@pytest.mark.parametrize("count", [30, 200])
+def test_left_out_errors_equal_those_of_the_left_out_rows(count: int) -> None:
+    rng = np.random.default_rng(3)
+    x, y = rng.standard_normal((count, 50)), rng.standard_normal((count, 80))
+    spectrum = decompose(Arrays(x, y))
+    alphas = [1e-3, 0.1, 5.0]
+    expected = [float(np.sum((y - spectrum.left_out(x, y, one)) ** 2)) for one in alphas]
+    np.testing.assert_allclose(spectrum.left_out_errors(x, y, alphas), expected, rtol=1e-7)

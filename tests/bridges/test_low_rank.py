@@ -12,9 +12,9 @@ def test_equals_the_ridge_predictions_projected_on_their_top_directions() -> Non
     xc, yc = x - x.mean(axis=0), y - y.mean(axis=0)
     weight = np.linalg.solve(xc.T @ xc + 0.3 * np.eye(14), xc.T @ yc)
     _, _, vt = np.linalg.svd(xc @ weight)
-    wanted = y.mean(axis=0) + xc @ weight @ vt[:3].T @ vt[:3]
-    found = LowRank(rank=3, alpha=0.3).fit(old, new).unnormalised(old.vectors)
-    np.testing.assert_allclose(found, wanted, atol=1e-5)
+    expected = y.mean(axis=0) + xc @ weight @ vt[:3].T @ vt[:3]
+    mapped = LowRank(rank=3, alpha=0.3).fit(old, new).unnormalised(old.vectors)
+    np.testing.assert_allclose(mapped, expected, atol=1e-5)
 
 
 def test_the_waist_is_as_narrow_as_asked() -> None:

@@ -22,12 +22,12 @@ def test_numpy_equals_torch() -> None:
     bridge.out_weight_ = rng.standard_normal((24, 12)).astype(np.float32)
     rows = torch.tensor(old.vectors) / torch.tensor(old.vectors).norm(dim=1, keepdim=True)
     hidden = rows @ torch.tensor(bridge.hidden_weight_) + torch.tensor(bridge.hidden_bias_)
-    wanted = (
+    expected = (
         rows @ torch.tensor(bridge.weight_)
         + torch.tensor(bridge.bias_)
         + torch.nn.functional.gelu(hidden) @ torch.tensor(bridge.out_weight_)
     )
-    np.testing.assert_allclose(bridge.unnormalised(old.vectors), wanted.numpy(), atol=1e-5)
+    np.testing.assert_allclose(bridge.unnormalised(old.vectors), expected.numpy(), atol=1e-5)
 
 
 def test_inputs_are_folded_into_the_first_layer() -> None:
@@ -46,17 +46,17 @@ def test_training_learns_what_is_not_affine() -> None:
     mlp = MLP(epochs=30).fit(old[train], new[train])
     ridge = Ridge().fit(old[train], new[train])
     assert mlp.epochs_ > 0
-    found = own_found_first(new[test], mlp.transform(old[test]))
-    assert found > own_found_first(new[test], ridge.transform(old[test])) + 0.1
+    share = own_found_first(new[test], mlp.transform(old[test]))
+    assert share > own_found_first(new[test], ridge.transform(old[test])) + 0.1
 
 
 def test_the_random_state_of_the_caller_is_kept() -> None:
     old, new = encoders(60)
     torch.manual_seed(5)
-    wanted = torch.rand(1)
+    expected = torch.rand(1)
     torch.manual_seed(5)
     MLP(epochs=1, hidden=8).fit(old, new)
-    assert torch.equal(torch.rand(1), wanted)
+    assert torch.equal(torch.rand(1), expected)
 
 
 def test_progress_goes_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:

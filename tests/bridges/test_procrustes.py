@@ -49,9 +49,9 @@ def test_unequal_dims_are_zero_padding(source_dim: int, target_dim: int) -> None
     x, y = np.zeros((60, 13)), np.zeros((60, 13))
     x[:, :source_dim], y[:, :target_dim] = unit64(old.vectors), unit64(new.vectors)
     u, _, vt = np.linalg.svd(x.T @ y)
-    wanted = (x @ u @ vt)[:, :target_dim]
-    found = Procrustes().fit(old, new).unnormalised(old.vectors)
-    np.testing.assert_allclose(found, wanted, atol=1e-5)
+    expected = (x @ u @ vt)[:, :target_dim]
+    mapped = Procrustes().fit(old, new).unnormalised(old.vectors)
+    np.testing.assert_allclose(mapped, expected, atol=1e-5)
 
 
 def test_few_pairs_turn_only_what_they_span() -> None:

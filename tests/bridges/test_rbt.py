@@ -9,6 +9,7 @@ from midspan.bridges import RBT, Ridge, load_bridge
 from midspan.bridges.base import Float64
 from midspan.bridges.rbt import _folded, _network
 from midspan.errors import DataError, SpaceMismatch
+from midspan.spaces import Embeddings, Space
 from tests.bridges.worlds import encoders, own_found_first
 
 torch = pytest.importorskip("torch")
@@ -35,9 +36,9 @@ def test_numpy_equals_torch_with_folded_batch_norm() -> None:
     network.eval()
     rows = torch.tensor(old.vectors) / torch.tensor(old.vectors).norm(dim=1, keepdim=True)
     with torch.no_grad():
-        wanted = network(rows @ torch.tensor(bridge.weight_) + torch.tensor(bridge.bias_))
-    found = bridge.unnormalised(old.vectors)
-    np.testing.assert_allclose(found, wanted.numpy(), rtol=1e-5, atol=1e-5)
+        expected = network(rows @ torch.tensor(bridge.weight_) + torch.tensor(bridge.bias_))
+    result = bridge.unnormalised(old.vectors)
+    np.testing.assert_allclose(result, expected.numpy(), rtol=1e-5, atol=1e-5)
 
 
 def slow_loss(bridge: RBT, g: Float64, q: Float64, w: Float64, y: list[int]) -> float:
@@ -80,8 +81,8 @@ def test_the_three_losses_against_loops(mode: str) -> None:
         kl=1.3,
         classification=0.4,
     )
-    found = bridge._loss(torch.tensor(g), torch.tensor(q), torch.tensor(w), torch.tensor(y))
-    assert float(found) == pytest.approx(slow_loss(bridge, g, q, w, y), abs=1e-6)
+    result = bridge._loss(torch.tensor(g), torch.tensor(q), torch.tensor(w), torch.tensor(y))
+    assert float(result) == pytest.approx(slow_loss(bridge, g, q, w, y), abs=1e-6)
 
 
 def test_only_unified_mode_moves_the_query_side_through_kl() -> None:
@@ -95,6 +96,34 @@ def test_only_unified_mode_moves_the_query_side_through_kl() -> None:
     ):
         (slope,) = torch.autograd.grad(bridge._loss(gallery, query, head, None), query)
         assert bool(slope.any()) is moved
+
+
+def test_the_query_sides_classification_has_a_gradient_in_m2m_mode() -> None:
+    torch.manual_seed(0)
+    gallery, query = (torch.nn.functional.normalize(torch.randn(4, 6)) for _ in range(2))
+    head = torch.randn(3, 6, requires_grad=True)
+    labels = torch.tensor([0, 1, 2, 0])
+    bridge = RBT(similarity=0.0, kl=0.0)
+    unit = torch.nn.functional.normalize(head)
+    both = bridge._loss(gallery, query, unit, labels)
+    own = bridge._loss(gallery, gallery, unit, labels) / 2  # the gallery's part alone
+    (all_of_it,) = torch.autograd.grad(both, head, retain_graph=True)
+    (without_query,) = torch.autograd.grad(own, head)
+    assert (all_of_it - without_query).abs().max() > 1e-3
+
+
+def test_a_floor_of_epochs_is_kept() -> None:
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(16), 8)
+    x = (rng.normal(size=(16, 6))[labels] + 0.1 * rng.normal(size=(128, 6))).astype(np.float32)
+    ids = np.arange(128).astype(np.str_)
+    source = Embeddings(ids, x, Space("s", 6), {"labels": labels})
+    rotation = np.linalg.qr(rng.normal(size=(6, 6)))[0].astype(np.float32)
+    target = Embeddings(ids, x @ rotation, Space("t", 6), {"labels": labels})
+    free = RBT(epochs=4, depth=1).fit(source, target)
+    held = RBT(epochs=4, min_epochs=3, depth=1).fit(source, target)
+    assert free.epochs_ >= 0
+    assert held.epochs_ >= 3
 
 
 def test_without_labels_the_classification_term_falls_away() -> None:

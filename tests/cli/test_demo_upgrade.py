@@ -45,8 +45,7 @@ def images() -> ImageSet:
     return ImageSet(
         ids=ids,
         source=ArraySource.of(shaped, name="made up"),
-        labels=labels,
-        class_names=CLASS_NAMES,
+        labels=np.array(CLASS_NAMES)[labels],
     )
 
 
@@ -63,9 +62,9 @@ def test_up_and_back(images: ImageSet, tmp_path: Path, capsys: pytest.CaptureFix
     asked = evaluate(new, old, metrics=["map"], direct=True), evaluate(new, metrics=["map"])
     order = np.random.default_rng(2).permutation(len(new))
     labels = new.columns["labels"][order]
-    rows = [order[labels == label][0] for label in range(CLASSES)]
-    wanted = [found.per_query["map"][rows].mean() for found in asked]
-    assert [result.values[0], result.values[-1]] == pytest.approx(wanted, abs=1e-6)
+    rows = [order[labels == label][0] for label in CLASS_NAMES]
+    expected = [result.per_query["map"][rows].mean() for result in asked]
+    assert [result.values[0], result.values[-1]] == pytest.approx(expected, abs=1e-6)
     assert (result.failed, result.same) == (0, result.asked)
     assert result.searches > 0
     assert 0 < result.p50 <= result.p99
@@ -83,7 +82,7 @@ def test_up_and_back(images: ImageSet, tmp_path: Path, capsys: pytest.CaptureFix
 def test_a_search_that_fails_or_comes_back_short_is_counted() -> None:
     query = Embeddings(np.array(["q"]), np.ones((1, DIM), np.float32), OLD)
     answers: Iterator[Exception | list[list[Hit]]] = iter(
-        [RuntimeError("gone"), [[]], [[Hit("a", 1.0, OLD, None, {})] * RESULTS]]
+        [RuntimeError("gone"), [[]], [[Hit("a", 1.0, OLD, None, {}, 1.0)] * RESULTS]]
     )
 
     def search(asked: Embeddings) -> list[list[Hit]]:
@@ -92,13 +91,14 @@ def test_a_search_that_fails_or_comes_back_short_is_counted() -> None:
             raise answer
         return answer
 
-    with Traffic(search, query) as traffic:
+    traffic = Traffic(search, query)
+    with traffic.running():
         while len(traffic.failures) < 4:
             pass
     assert traffic.failures[:4] == [
         "gone",
-        "0 results, wanted 10 different ones",
-        "10 results, wanted 10 different ones",
+        "0 results, expected 10 different ones",
+        "10 results, expected 10 different ones",
         "no more",
     ]
 

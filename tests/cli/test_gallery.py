@@ -61,7 +61,7 @@ def test_create_add_search_info_verify_copy(run: Run, tmp_path: Path) -> None:
     results = json.loads(out)["results"]
     assert [len(hits) for hits in results] == [3] * 10
     assert [hits[0]["id"] for hits in results] == [f"i{n}" for n in range(10)]
-    assert set(results[0][0]) == {"id", "score", "space"}
+    assert set(results[0][0]) == {"id", "score", "rank_score", "space"}
     code, out, _ = run(
         "gallery", "search", place, "--vectors", query, "--filter", '{"labels": 2}', "--json"
     )
@@ -90,7 +90,7 @@ def test_what_is_refused_changes_nothing(run: Run, tmp_path: Path) -> None:
         ["info", tmp_path / "none.midspan"],
     ):
         code, out, err = run("gallery", *words)
-        assert code == 1, words
+        assert code == 2, words
         assert out == ""
         assert err.splitlines()[-1].startswith("error: "), words
     assert json.loads(run("gallery", "info", place, "--json")[1])["items"] == 30
@@ -101,8 +101,8 @@ def test_how_small_vectors_are_held_is_chosen_and_changed(run: Run, tmp_path: Pa
     place = tmp_path / "shop.midspan"
     first = vectors(tmp_path / "a.npz", OLD, range(30))
     code, _, err = run("gallery", "create", place, "--embeddings", first, "--quantise", "int4")
-    assert code == 1
-    assert "wanted one of none, int8, binary" in err
+    assert code == 2
+    assert "expected one of none, int8, binary" in err
     assert not place.exists()
     code, out, _ = run(
         "gallery", "create", place, "--embeddings", first, "--quantise", "int8", "--json"
@@ -112,12 +112,12 @@ def test_how_small_vectors_are_held_is_chosen_and_changed(run: Run, tmp_path: Pa
     assert (code, json.loads(out)["quantise"]) == (0, "binary")
     code, out, _ = run("gallery", "info", place)
     assert code == 0
-    assert "1 bit per dimension in memory" in " ".join(out.split())
+    assert "too few for an index; with one: 1 bit per dimension" in " ".join(out.split())
     code, _, err = run("gallery", "quantise", place, "half")
-    assert code == 1
-    assert "wanted one of" in err
+    assert code == 2
+    assert "expected one of" in err
     code, _, err = run(
         "gallery", "create", "memory:", "--embeddings", first, "--quantise", "binary"
     )
-    assert code == 1
+    assert code == 2
     assert "exact" in err

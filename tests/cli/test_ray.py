@@ -26,12 +26,12 @@ from tests.data.shards import picture, write_shard
 OLD = Space("old", 8, fingerprint="f-old")
 
 
-def call(*words: object) -> dict[str, Any]:
+def call(*words: object, code: int = 0) -> dict[str, Any]:
     """The JSON that a command prints; its error is raised."""
     result = CliRunner().invoke(app, [*map(str, words), "--json"])
     if isinstance(result.exception, MidspanError):
         raise result.exception
-    assert result.exit_code == 0, f"{result.output} {result.exception!r}"
+    assert result.exit_code == code, f"{result.output} {result.exception!r}"
     document: dict[str, Any] = json.loads(result.stdout)
     return document
 
@@ -71,6 +71,7 @@ def shop(tmp_path: Path, photos: Path) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.ray
 def test_a_backfill_and_files_of_vectors_on_a_cluster_of_this_machine(
     run: Path, photos: Path, shop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -83,15 +84,17 @@ def test_a_backfill_and_files_of_vectors_on_a_cluster_of_this_machine(
     with Gallery.open(shop) as gallery:
         Upgrade.start(gallery, to=encoder.space, order="random")
     with connected("local"):
-        report = call("upgrade", "run", shop, "--encoder", run, "--ray", "local", "--workers", 1)
+        words = ["--encoder", run, "--ray", "local", "--workers", 1]
+        report = call("upgrade", "run", shop, *words, code=1)  # one is no image
         check_embed(run, photos, tmp_path / "shipped.npz", truth, "--ship-images")
         check_embed(run, in_shards(photos), tmp_path / "shards.npz", truth)
     assert (report["stopped"], report["written"], report["given_up"]) == ("done", 12, 1)
+    assert report["reasons"][0]["example"] == "broken"
     assert report["cluster"] == {"workers": 1, "nodes": 1, "lost": 0, "sent_again": 0}
     with Gallery.open(shop) as gallery:
-        found = gallery.store.vectors(truth.ids.tolist(), space=encoder.space.fingerprint)
-        np.testing.assert_allclose(found.vectors, truth.vectors, atol=1e-6)
-        (failure,) = gallery.store.failures(after="", limit=9)
+        stored = gallery.vectors(truth.ids.tolist(), space=encoder.space.fingerprint)
+        np.testing.assert_allclose(stored.vectors, truth.vectors, atol=1e-6)
+        (failure,) = gallery.work.failures(after="", limit=9)
         assert failure.id == "broken"
 
 

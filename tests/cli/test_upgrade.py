@@ -16,12 +16,20 @@ from typer.testing import CliRunner
 
 from midspan import Embeddings, Space
 from midspan.cli import upgrade_sources
+from midspan.cli.gallery import app as gallery_app
 from midspan.cli.upgrade import app
-from midspan.cli.upgrade_sources import images_embedder
 from midspan.encoders.preprocessing import Preprocessing
-from midspan.errors import ConfigError, GalleryError, MidspanError, SpaceMismatch
+from midspan.errors import (
+    ConfigError,
+    DataError,
+    FormatError,
+    GalleryError,
+    ItemError,
+    MidspanError,
+    SpaceMismatch,
+)
 from midspan.gallery import Gallery, Item
-from midspan.upgrade import routing
+from midspan.upgrade import images_embedder
 from tests.data.shards import write_shard
 from tests.upgrade.world import NEW, OLD, WIDE, add, bridge, encoder, ids, make, vectors
 
@@ -58,17 +66,24 @@ def test_direct_with_vectors_alone(run: Run, shop: str, tmp_path: Path) -> None:
     with Gallery.open(shop) as gallery:
         assert gallery.state.upgrade is None
 
-    started = run("start", shop, "--to", new, "--mode", "direct", "--order", "margin")
-    assert (started["phase"], started["order"], started["old"]) == ("running", "margin", 60)
+    started = run("start", shop, "--to", new, "--mode", "direct", "--order", "newest")
+    assert (started["phase"], started["order"], started["old"]) == ("running", "newest", 60)
     report = run("run", shop, "--embeddings", new, "--limit", 20)
     assert (report["stopped"], report["old"], report["new"], report["all"]) == ("limit", 40, 20, 60)
     assert run("pause", shop, "--reason", "lunch")["reason"] == "lunch"
-    assert run("run", shop, "--embeddings", new)["stopped"] == "paused"
+    assert run("run", shop, "--embeddings", new, code=1)["stopped"] == "paused"
     assert run("resume", shop)["phase"] == "running"
     assert run("status", shop)["share"] == pytest.approx(1 / 3)
     report = run("run", shop, "--embeddings", new, "--max-rate", 1000)
     assert (report["stopped"], report["new"]) == ("done", 60)
-    assert run("finish", shop) == {"location": shop, "space": "f-new", "dropped": 60, "left": 0}
+    assert run("status", shop)["would_vanish"] == 0
+    done = run("finish", shop, "--keep-old", "7d")
+    assert (done["space"], done["kept"], done["left"], done["dropped"]) == ("f-new", 60, 0, 0)
+    assert run("status", shop)["keep_until"] == done["keep_until"]
+    assert run("forget", shop, "--due")["dropped"] == 0
+    assert run("rollback", shop)["space"] == "f-old"
+    run("start", shop, "--to", new)
+    assert run("finish", shop, "--keep-old", "0")["dropped"] == 60
     with Gallery.open(shop) as gallery:
         assert gallery.info().by_space == {"new": 60}
         assert gallery.verify().ok
@@ -79,19 +94,16 @@ def test_bridged_and_rolled_back(run: Run, shop: str, tmp_path: Path, mode: str)
     new = vectors(ids(60), WIDE).save(tmp_path / "new.npz")
     ends = (WIDE, OLD) if mode == "map-query" else (OLD, WIDE)
     folder = bridge(tmp_path, *ends)
-    words = ["--mode", mode, "--bridge", folder, "--calibrate", "--order", "random"]
+    words = ["--mode", mode, "--bridge", folder, "--order", "random"]
     planned = run("plan", shop, "--to", new, *words)
     started = run("start", shop, "--to", new, *words)
-    assert started["calibrated"] == (started["mixing"]["chosen"] != "plain")
-    assert planned["searches_per_query"] == (
-        2 if started["calibrated"] or mode == "map-query" else 1
-    )
-    assert started["mixing"] == planned["mixing"]
-    assert set(started["mixing"]["quality"]) == {"plain", "odds"}
+    assert started["standardised"]
+    assert planned["standardised"]
+    assert planned["searches_per_query"] == 2
     run("run", shop, "--embeddings", new, "--limit", 30)
     with Gallery.open(shop) as gallery:
-        found = routing.search(gallery, vectors(ids(5), WIDE), k=10)
-        assert all(len({hit.id for hit in hits}) == 10 for hits in found)
+        results = gallery.search(vectors(ids(5), WIDE), k=10)
+        assert all(len({hit.id for hit in hits}) == 10 for hits in results)
     rolled = run("rollback", shop, "--drop")
     assert rolled["space"] == "f-old"
     assert rolled["dropped"] >= 30
@@ -101,27 +113,60 @@ def test_bridged_and_rolled_back(run: Run, shop: str, tmp_path: Path, mode: str)
 def test_an_encoder_embeds_a_sample_for_the_evidence(
     run: Run, shop: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upgrade_sources, "encoder_named", lambda name: (NEW, encoder(NEW)))
-    monkeypatch.setattr("midspan.cli.upgrade_plan.encoder_named", lambda name: (NEW, encoder(NEW)))
+    monkeypatch.setattr(upgrade_sources, "encoder_named", lambda name, *_: (NEW, encoder(NEW)))
+    for module in ("upgrade_plan", "upgrade"):
+        name = f"midspan.cli.{module}.encoder_named"
+        monkeypatch.setattr(name, lambda name, *_: (NEW, encoder(NEW)))
     planned = run("plan", shop, "--encoder", "runs/new")
     assert planned["sample"] == 60
     assert planned["gate"]["labelled"]
     assert planned["seconds"] > 0
     assert run("plan", shop, "--encoder", "runs/new", "--sample", 0)["sample"] == 0
     started = run("start", shop, "--encoder", "runs/new")
-    assert started["mixing"] == planned["mixing"]
+    assert started["standardised"]
     assert (started["old"], started["new"]) == (60, 0)
     assert run("run", shop, "--encoder", "runs/new")["new"] == 60
+
+
+def test_mode_both_is_planned_started_for_a_share_and_searched_with_two_files(
+    run: Run, shop: str, tmp_path: Path
+) -> None:
+    new = vectors(ids(60), WIDE).save(tmp_path / "new.npz")
+    planned = run("plan", shop, "--to", new, "--mode", "both")
+    assert (planned["searches_per_query"], planned["encoders_per_query"]) == (2, 2)
+    started = run("start", shop, "--to", new, "--mode", "both", "--traffic", "0%")
+    assert (started["mode"], started["traffic"]) == ("both", 0.0)
+    run("run", shop, "--embeddings", new, "--limit", 30)
+    assert run("traffic", shop, "100%")["traffic"] == 1.0
+    with Gallery.open(shop) as gallery:
+        queries = [vectors(ids(3, first=900), space) for space in (OLD, WIDE)]
+        expected = gallery.search(queries, k=5)
+    files = [one.save(tmp_path / f"{one.space.name}.npz") for one in queries]
+    words = ["search", shop, "--vectors", files[0], "--vectors", files[1], "-k", 5]
+    result = CliRunner().invoke(gallery_app, [str(word) for word in [*words, "--json"]])
+    assert result.exit_code == 0, result.output
+    results = json.loads(result.stdout)["results"]
+    assert [[hit["id"] for hit in hits] for hits in results] == [
+        [h.id for h in o] for o in expected
+    ]
+    assert results[0][0]["rank_score"] == pytest.approx(expected[0][0].rank_score)
+
+
+@pytest.mark.parametrize("share", ["150%", "-1", "half"])
+def test_a_traffic_that_is_no_share_is_refused(shop: str, share: str) -> None:
+    result = CliRunner().invoke(app, ["traffic", shop, "--", share])
+    assert result.exit_code == 2
+    assert "expected a share" in result.output
 
 
 def test_failures_are_listed_and_tried_again(run: Run, shop: str, tmp_path: Path) -> None:
     part = vectors(ids(58), NEW).save(tmp_path / "part.npz")
     run("start", shop, "--to", part, "--order", "random")
-    assert run("run", shop, "--embeddings", part)["failed"] == 2
+    assert run("run", shop, "--embeddings", part, code=1)["failed"] == 2
     listed = run("failures", shop)
     assert [one["id"] for one in listed["failures"]] == ["i0058", "i0059"]
     assert listed["failures"][0]["reason"] == "no vector for this id in part.npz"
-    with pytest.raises(GalleryError, match="2 were given up"):
+    with pytest.raises(GalleryError, match="2 failed"):
         run("finish", shop)
     assert run("failures", shop, "--retry")["retried"] == 2
     whole = vectors(ids(60), NEW).save(tmp_path / "whole.npz")
@@ -143,14 +188,14 @@ def test_the_gate_pauses_a_bad_upgrade(run: Run, shop: str, tmp_path: Path) -> N
     assert failed["verdict"] == "FAIL"
     status = run("status", shop)
     assert (status["phase"], status["gate"]) == ("paused", "FAIL")
-    run("resume", shop)
+    run("resume", shop, "--override", "the queries were mixed up")
     words = ["--embeddings", new, "--shadow-old", old, "--shadow-new", bad]
-    run("run", shop, *words, "--limit", 60)
+    run("run", shop, *words, "--limit", 60, code=1)
     assert run("status", shop)["phase"] == "paused"
-    run("resume", shop)
+    run("resume", shop, "--override", "once more")
     judged = run("gate", shop, "--shadow-old", old, "--shadow-new", fine, code=None)
-    assert judged["checks"][1]["verdict"] == "PASS"  # the new encoder is the better one
-    assert judged["checks"][0]["value"] < failed["checks"][0]["value"]
+    assert judged["checks"][0]["verdict"] == "PASS"  # the new encoder is the better one
+    assert judged["flips"]["negative"] < failed["flips"]["negative"]
 
 
 @pytest.mark.parametrize(
@@ -158,7 +203,7 @@ def test_the_gate_pauses_a_bad_upgrade(run: Run, shop: str, tmp_path: Path) -> N
     [
         (["start", "SHOP"], ConfigError, "--to NEW.npz or --encoder"),
         (["start", "SHOP", "--to", "WIDE"], SpaceMismatch, "not on record as compatible"),
-        (["run", "SHOP"], ConfigError, "either --embeddings"),
+        (["run", "SHOP"], ConfigError, "either --vectors"),
         (["run", "SHOP", "--embeddings", "NEW"], GalleryError, "midspan upgrade start"),
         (["finish", "SHOP"], GalleryError, "no upgrade is open"),
         (["rollback", "SHOP"], GalleryError, "no upgrade is open"),
@@ -189,7 +234,7 @@ def test_the_limits_of_the_gate_may_be_set(run: Run, shop: str, tmp_path: Path) 
     run("start", shop, "--to", new)
     shadow = ["--shadow-old", old, "--shadow-new", turned]
     assert run("gate", shop, *shadow, code=1)["verdict"] == "FAIL"
-    run("resume", shop)
+    run("resume", shop, "--override", "a mistake")
     loose = [*shadow, "--max-negative-flips", 1, "--min-retention", 0]
     judged = run("gate", shop, *loose)
     assert (judged["verdict"], judged["checks"][0]["limit"]) == ("PASS", 1.0)
@@ -206,8 +251,8 @@ def test_the_trail_says_who_did_what(run: Run, shop: str, tmp_path: Path) -> Non
     trail = run("trail", shop)["trail"]
     steps = [entry["what"] for entry in reversed(trail)]
     assert steps[0] == "create"
-    wanted = ["upgrade start", "upgrade order", "upgrade pause", "upgrade rollback"]
-    assert [step for step in steps if step in wanted] == wanted
+    expected = ["upgrade start", "upgrade order", "upgrade pause", "upgrade rollback"]
+    assert [step for step in steps if step in expected] == expected
     pause = next(entry for entry in trail if entry["what"] == "upgrade pause")
     assert pause["details"] == {"reason": "lunch"}
     assert pause["who"]
@@ -223,7 +268,7 @@ def test_tables_for_people(shop: str, tmp_path: Path) -> None:
     def read(*words: object) -> str:
         result = CliRunner().invoke(app, [*map(str, words)])
         assert result.exit_code == 0, result.output
-        return result.stdout
+        return " ".join(result.stdout.split())
 
     assert "nothing is written" in read("plan", shop, "--to", new)
     assert "running" in read("start", shop, "--to", new)
@@ -232,7 +277,86 @@ def test_tables_for_people(shop: str, tmp_path: Path) -> None:
     )
     assert "0 failures" in read("failures", shop)
     assert "100.00 % new" in read("status", shop)
-    assert "60 old vectors dropped" in read("finish", shop)
+    assert "would vanish on rollback │ 0" in read("status", shop)
+    assert "60 old vectors are kept until midspan upgrade forget" in read("finish", shop)
+    assert "kept until midspan upgrade forget" in read("status", shop)
+    assert "60 old vectors dropped" in read("forget", shop)
+
+
+def test_a_failed_gate_is_overridden_with_a_reason(run: Run, shop: str, tmp_path: Path) -> None:
+    new = vectors(ids(60), NEW).save(tmp_path / "new.npz")
+    old = vectors(ids(60), OLD).save(tmp_path / "old.npz")
+    run("start", shop, "--to", new)
+    shadow = ["--shadow-old", old, "--shadow-new", new]
+    report = run("gate", shop, *shadow, "--min-retention", 5, code=1)
+    assert report["verdict"] == "FAIL"
+    with pytest.raises(GalleryError, match="an override"):
+        run("resume", shop)
+    status = run("resume", shop, "--override", "five is a typo")
+    assert (status["phase"], status["gate"]) == ("running", "FAIL")
+    assert status["override"]["reason"] == "five is a typo"
+    run("run", shop, "--embeddings", new)
+    with pytest.raises(GalleryError, match="expected PASS"):
+        run("finish", shop, "--force")
+    assert run("finish", shop, "--override", "five is a typo")["left"] == 0
+
+
+def test_a_log_of_clicks_judges(run: Run, shop: str, tmp_path: Path) -> None:
+    new = vectors(ids(60), NEW).save(tmp_path / "new.npz")
+    old = vectors(ids(60), OLD).save(tmp_path / "old.npz")
+    run("start", shop, "--to", new)
+    with Gallery.open(shop) as gallery:
+        served = gallery.search(vectors(ids(60), NEW), k=3)
+    log = tmp_path / "log.jsonl"
+    lines = [
+        json.dumps({"id": id, "clicked": [hit.id for hit in hits if hit.id != id][:1]})
+        for id, hits in zip(ids(60), served, strict=True)
+    ]
+    log.write_text("\n".join([*lines, ""]))
+    shadow = ["--shadow-old", old, "--shadow-new", new]
+    report = run("gate", shop, *shadow, "--queries", log, code=None)
+    assert (report["metric"], report["n_queries"]) == ("clicked@10", 60)
+    assert report["checks"][0]["value"] >= 1.0
+    for bad in ("{}", "no JSON", '{"id": 1, "clicked": []}', '{"id": "a", "clicked": "b"}'):
+        log.write_text(bad)
+        with pytest.raises(FormatError, match=r'line 1: .*expected {"id": "query"'):
+            run("gate", shop, *shadow, "--queries", log)
+    with pytest.raises(DataError, match="cannot be read"):
+        run("gate", shop, *shadow, "--queries", tmp_path / "none.jsonl")
+    with pytest.raises(ConfigError, match="need --shadow-old"):
+        run("run", shop, "--embeddings", new, "--queries", log)
+
+
+def test_items_that_cannot_be_embedded_are_deleted_on_demand(
+    run: Run, shop: str, tmp_path: Path
+) -> None:
+    new = vectors(ids(59), NEW).save(tmp_path / "new.npz")
+    run("start", shop, "--to", new)
+    run("run", shop, "--embeddings", new, code=1)
+    with pytest.raises(GalleryError, match="with midspan upgrade failures"):
+        run("finish", shop, "--force")
+    with pytest.raises(ConfigError, match="exclude each other"):
+        run("failures", shop, "--retry", "--delete")
+    assert run("failures", shop, "--delete")["deleted"] == 1
+    assert run("finish", shop)["kept"] == 59
+
+
+@pytest.mark.parametrize("given", ["7", "x", "-1d", "d"])
+def test_a_time_to_keep_old_vectors_is_checked(shop: str, given: str) -> None:
+    result = CliRunner().invoke(app, ["finish", shop, "--keep-old", given])
+    assert result.exit_code == 2
+    assert "expected a time such as" in " ".join(result.output.split())
+
+
+def test_an_upgrade_without_the_promise_of_a_rollback_takes_new_vectors(
+    run: Run, shop: str, tmp_path: Path
+) -> None:
+    new = vectors(ids(60), NEW).save(tmp_path / "new.npz")
+    status = run("start", shop, "--to", new, "--no-rollback")
+    assert status["rollback"] is False
+    with Gallery.open(shop) as gallery:
+        gallery.add(vectors(["late"], NEW))
+    assert run("status", shop)["would_vanish"] == 1
 
 
 class Brightness:
@@ -285,11 +409,11 @@ def test_images_are_read_from_the_uris_of_the_items(
     }
     items = [Item(id, uri, {}, 1, 0.0, 0.0, ()) for id, uri in places.items()]
     made = images_embedder(Brightness())(items)  # type: ignore[arg-type]
-    found = dict(zip(made.vectors.ids.tolist(), made.vectors.vectors.tolist(), strict=True))
+    embedded = dict(zip(made.vectors.ids.tolist(), made.vectors.vectors.tolist(), strict=True))
     red_mean = [201.0, 1.0, 1.0]
-    assert found == {"red": red_mean, "green": [1.0, 91.0, 1.0], "in a shard": red_mean}
+    assert embedded == {"red": red_mean, "green": [1.0, 91.0, 1.0], "in a shard": red_mean}
     assert set(made.failed) == {"gone", "set gone", "shard gone", "url"}
-    assert {*found, *made.failed, *made.hopeless} == set(places)
+    assert {*embedded, *made.failed, *made.hopeless} == set(places)
     assert made.hopeless["none"] == "the item has no uri"
     assert "no image of this name" in made.hopeless["not in the shard"]
     assert "has 3 images" in made.hopeless["no such row"]
@@ -298,8 +422,8 @@ def test_images_are_read_from_the_uris_of_the_items(
 def test_every_command_has_help() -> None:
     commands = typer.main.get_command(app)
     names = set(commands.commands)  # type: ignore[attr-defined]
-    wanted = {"plan", "start", "run", "status", "pause", "resume", "gate", "finish", "rollback"}
-    assert wanted <= names
+    expected = {"plan", "start", "run", "status", "pause", "resume", "gate", "finish", "rollback"}
+    assert expected <= names
     for name in names:
         result = CliRunner().invoke(app, [name, "--help"])
         assert result.exit_code == 0
@@ -308,7 +432,7 @@ def test_every_command_has_help() -> None:
 
 def test_a_gallery_that_was_added_to_stays_searchable(run: Run, shop: str, tmp_path: Path) -> None:
     new = vectors(ids(60), NEW).save(tmp_path / "new.npz")
-    run("start", shop, "--to", new)
+    run("start", shop, "--to", new, "--no-rollback")
     with Gallery.open(shop) as gallery:
         add(gallery, ["fresh"], NEW)
     assert run("rollback", shop)["without"] == 1
@@ -319,10 +443,10 @@ def test_a_gallery_that_was_added_to_stays_searchable(run: Run, shop: str, tmp_p
 def test_a_backfill_beside_searches_is_gentle_unless_told_otherwise(
     run: Run, shop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from midspan.gallery.stores.sqlite import pulse
+    from midspan.gallery import search_log
 
     nices: list[int] = []
-    monkeypatch.setattr(pulse, "EVERY", 0.0)
+    monkeypatch.setattr(search_log, "BEACON_SECONDS", 0.0)
     monkeypatch.setattr(upgrade_sources, "LOOK", 1.0)
     monkeypatch.setattr("os.nice", nices.append)
     new = vectors(ids(60), NEW).save(tmp_path / "new.npz")
@@ -339,3 +463,37 @@ def test_a_backfill_beside_searches_is_gentle_unless_told_otherwise(
         search()
         run("run", shop, "--embeddings", new, "--limit", 10, "--full-speed")
         assert nices == [upgrade_sources.GENTLE]
+
+
+def test_items_are_added_with_both_vectors_during_an_upgrade(
+    run_all: Run, shop: str, tmp_path: Path
+) -> None:
+    new = vectors(ids(60), NEW).save(tmp_path / "new.npz")
+    run_all("upgrade", "start", shop, "--to", new)
+    fresh = [
+        vectors(["fresh"], space).save(tmp_path / f"{space.name}1.npz") for space in (NEW, OLD)
+    ]
+    with pytest.raises(ItemError, match="promises a rollback"):
+        run_all("gallery", "add", shop, "--embeddings", fresh[0])
+    with pytest.raises(ConfigError, match="goes with --images"):
+        run_all("gallery", "add", shop, "--embeddings", fresh[0], "--also-encoder", "x")
+    run_all("gallery", "add", shop, "--embeddings", fresh[0], "--also", fresh[1])
+    assert run_all("upgrade", "status", shop)["would_vanish"] == 0
+    with Gallery.open(shop) as gallery:
+        assert set(gallery.get("fresh").spaces) == {"f-new", "f-old"}
+
+
+@pytest.fixture
+def run_all() -> Run:
+    """The whole command line: `gallery add`, `upgrade status` …"""
+    from midspan.cli import app as whole
+
+    def call(*words: object, code: int | None = 0) -> dict[str, Any]:
+        result = CliRunner().invoke(whole, [*map(str, words), "--json"])
+        if isinstance(result.exception, MidspanError):
+            raise result.exception
+        assert code is None or result.exit_code == code, result.output
+        document: dict[str, Any] = json.loads(result.stdout)
+        return document
+
+    return call

@@ -18,7 +18,7 @@ __all__ = ["run"]  # the fixture
 
 def views(path: Path) -> Embeddings:
     rng = np.random.default_rng(0)
-    found = Embeddings(
+    embeddings = Embeddings(
         ids=np.array([f"v{n}" for n in range(6)]),
         vectors=rng.normal(size=(6, 4)).astype(np.float32),
         space=Space("s", 4, fingerprint="f"),
@@ -29,8 +29,8 @@ def views(path: Path) -> Embeddings:
             "confidence": np.arange(12, dtype=np.float32).reshape(6, 2) + 1,
         },
     )
-    found.save(path)
-    return found
+    embeddings.save(path)
+    return embeddings
 
 
 def test_views_of_vectors_are_fused(run: Run, tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_a_column_that_is_not_there_is_told(run: Run, tmp_path: Path) -> None:
         *("gallery", "create", tmp_path / "g.midspan", "--embeddings", tmp_path / "views.npz"),
         *("--group-by", "shop"),
     )
-    assert code == 1
+    assert code == 2
     assert "no such column; there are: item, colour" in err
 
 

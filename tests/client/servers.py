@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from midspan.service.guard import Guard, Rule
 from midspan.service.routes import TABLE
+from midspan.service.settings import Limits
 
 PATIENCE = 60.0
 
@@ -34,7 +35,13 @@ class Watched:
         rules = tuple(Rule(route.method, route.path, "open", 0) for route in TABLE)
         nothing: Any = None
         self._routes = Guard(
-            app, rules=rules, tokens=nothing, hosts=frozenset(), metrics=nothing, hide=nothing
+            app,
+            rules=rules,
+            tokens=nothing,
+            hosts=frozenset(),
+            metrics=nothing,
+            hide=nothing,
+            limits=Limits(),
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -72,7 +79,13 @@ def running(app: FastAPI | Watched) -> Iterator[str]:
         lifespan="on",
         ws="none",
     )
-    server = uvicorn.Server(config)
+    with running_config(uvicorn.Server(config)) as port:
+        yield f"http://127.0.0.1:{port}"
+
+
+@contextmanager
+def running_config(server: uvicorn.Server) -> Iterator[int]:
+    """Its port, while it runs in a thread."""
     thread = threading.Thread(target=server.run)
     thread.start()
     deadline = time.monotonic() + PATIENCE
@@ -82,7 +95,7 @@ def running(app: FastAPI | Watched) -> Iterator[str]:
         time.sleep(0.01)
     port = server.servers[0].sockets[0].getsockname()[1]
     try:
-        yield f"http://127.0.0.1:{port}"
+        yield port
     finally:
         server.should_exit = True
         thread.join(PATIENCE)

@@ -12,28 +12,28 @@ from midspan.errors import DataError
 from tests.data.conftest import WriteImage
 
 
-def labelled(*labels: int) -> ImageSet:
+def labelled(*labels: str) -> ImageSet:
     images = np.zeros((len(labels), 4, 4, 1), dtype=np.uint8)
     return ImageSet(
         ids=np.array([f"i{row}" for row in range(len(labels))]),
         source=ArraySource.of(images, name="set"),
-        labels=np.array(labels, dtype=np.int64),
+        labels=np.array(labels, dtype=np.str_),
         class_names=("ant", "bee", "cat"),
     )
 
 
 def test_what_may_be_trained_and_evaluated_on() -> None:
-    check_trainable(labelled(0, 0, 2, 2))
-    check_evaluable(labelled(0, 0, 2, 2))
-    check_evaluable(labelled(1, 1))
+    check_trainable(labelled("ant", "ant", "cat", "cat"))
+    check_evaluable(labelled("ant", "ant", "cat", "cat"))
+    check_evaluable(labelled("bee", "bee"))
 
 
 def test_one_image_per_class_can_be_trained_on_but_not_evaluated() -> None:
-    check_trainable(labelled(0, 1, 2))
+    check_trainable(labelled("ant", "bee", "cat"))
     with pytest.raises(
         DataError, match="each of the 3 classes has one image only; evaluation sear"
     ):
-        check_evaluable(labelled(0, 1, 2))
+        check_evaluable(labelled("ant", "bee", "cat"))
 
 
 def test_one_class_folder(write_image: WriteImage, tmp_path: Path) -> None:
@@ -51,6 +51,6 @@ def test_no_images_or_no_labels(check: Callable[[ImageSet], None]) -> None:
     flat = ImageSet(ids=empty.ids, source=empty.source, skipped=(Skipped("x.jpg", "is empty"),))
     with pytest.raises(DataError, match=r"1 could not be read, first x\.jpg: is empty"):
         check(flat)
-    whole = labelled(0, 1)
+    whole = labelled("ant", "bee")
     with pytest.raises(DataError, match=r"have no labels, .* put them into class folders"):
         check(ImageSet(ids=whole.ids, source=whole.source))

@@ -58,10 +58,10 @@ def shrink_by_equation(image: npt.NDArray[np.float64], size: int) -> npt.NDArray
 
 def test_squash_is_antialiased_bilinear() -> None:
     image = noise(40, 24)
-    wanted = shrink_by_equation(shrink_by_equation(image.astype(float), 10).T, 8).T
+    expected = shrink_by_equation(shrink_by_equation(image.astype(float), 10).T, 8).T
     got = decode_image(encoded(Image.fromarray(image)), height=10, width=8, channels=1)
     assert got.shape == (10, 8, 1)
-    assert np.abs(got[:, :, 0] - wanted).max() <= 1  # rounded after each axis
+    assert np.abs(got[:, :, 0] - expected).max() <= 1  # rounded after each axis
 
 
 @pytest.mark.parametrize(("tall", "wide"), [(1, 3), (3, 1), (1, 2), (1, 1)])
@@ -290,7 +290,7 @@ def test_too_many_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     ("content", "message"),
     [
         (b"", "is empty"),
-        (b"just some text, no picture", "is not a JPEG, PNG, WebP, BMP, GIF or TIFF"),
+        (b"just some text, no picture", "is not a JPEG, PNG, WebP, BMP, GIF, TIFF, AVIF or HEIC"),
         (b"%!PS-Adobe-3.0 EPSF-3.0", "is not a JPEG"),
         (b"\x89PNG\r\n\x1a\n", "broken header"),
         (b"\xff\xd8\xff", "broken header"),

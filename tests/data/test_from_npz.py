@@ -37,8 +37,7 @@ def test_what_the_layout_says(file: Any) -> None:
     images = npz(path)
     assert np.array_equal(images.load([2, 0], height=6, width=5, channels=3), IMAGES[[2, 0]])
     assert images.labels is not None
-    assert images.labels.tolist() == [1, 0, 2, 0]
-    assert images.labels.dtype == np.int64
+    assert images.labels.tolist() == ["bee", "ant", "cat", "ant"]
     assert images.class_names == ("ant", "bee", "cat")
     assert images.test.ids.tolist() == ["set#2"]
     assert list(images.columns) == ["drawer"]
@@ -61,14 +60,14 @@ def test_ids_of_the_file_are_kept(file: Any) -> None:
 @pytest.mark.parametrize(
     ("given", "labels", "names"),
     [
-        ([0, 1, 1, 0], [0, 1, 1, 0], ("0", "1")),
-        ([10, -3, 10, 7], [2, 0, 2, 1], ("-3", "7", "10")),
-        (["dog", "cat", "dog", "cat"], [1, 0, 1, 0], ("cat", "dog")),
-        ([True, False, True, True], [1, 0, 1, 1], ("False", "True")),
+        ([0, 1, 1, 0], ["0", "1", "1", "0"], ("0", "1")),
+        ([10, -3, 10, 7], ["10", "-3", "10", "7"], ("-3", "7", "10")),
+        (["dog", "cat", "dog", "cat"], ["dog", "cat", "dog", "cat"], ("cat", "dog")),
+        ([True, False, True, True], ["True", "False", "True", "True"], ("False", "True")),
     ],
 )
-def test_any_labels_are_numbered(
-    file: Any, given: list[Any], labels: list[int], names: tuple[str, ...]
+def test_any_labels_are_names(
+    file: Any, given: list[Any], labels: list[str], names: tuple[str, ...]
 ) -> None:
     images = npz(file(labels=np.array(given)))
     assert images.labels is not None
@@ -80,8 +79,14 @@ def test_class_names_follow_labels_with_gaps(file: Any) -> None:
     path = file(labels=np.array([4, 1, 1, 4]), class_name=np.array(list("abcde")))
     images = npz(path)
     assert images.labels is not None
-    assert images.labels.tolist() == [1, 0, 0, 1]
-    assert images.class_names == ("b", "e")
+    assert images.labels.tolist() == ["e", "b", "b", "e"]
+    assert images.class_names == ("a", "b", "c", "d", "e")
+
+
+def test_doubled_class_names_are_refused(file: Any) -> None:
+    path = file(labels=np.array([0, 1, 2, 0]), class_name=np.array(["ant", "bee", "ant"]))
+    with pytest.raises(DataError, match="1 class names are duplicates, first 'ant'"):
+        npz(path)
 
 
 def test_grey_without_a_channel_axis(file: Any) -> None:
@@ -193,7 +198,7 @@ def test_saved_sets_come_back(file: Any, tmp_path: Path) -> None:
     again = npz(save_npz(part, tmp_path / "deep" / "part.npz"))
     assert again.ids.tolist() == ["set#3", "set#2", "set#0"]
     assert again.labels is not None
-    assert [again.class_names[label] for label in again.labels] == ["ant", "cat", "bee"]
+    assert again.labels.tolist() == ["ant", "cat", "bee"]
     assert again.columns["drawer"].tolist() == [7, 9, 7]
     assert np.array_equal(again.load([0, 1, 2], height=6, width=5, channels=3), IMAGES[[3, 2, 0]])
     assert [entry.name for entry in (tmp_path / "deep").iterdir()] == ["part.npz"]

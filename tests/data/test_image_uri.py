@@ -8,7 +8,7 @@ from midspan.data.image_uri import ImageUri
 
 
 @pytest.mark.parametrize(
-    ("uri", "wanted"),
+    ("uri", "expected"),
     [
         ("a/b.png", ImageUri("a/b.png")),
         ("a/b#3.png", ImageUri("a/b#3.png")),
@@ -28,11 +28,11 @@ from midspan.data.image_uri import ImageUri
         ("", ImageUri("")),
     ],
 )
-def test_taken_apart_and_put_together(uri: str, wanted: ImageUri) -> None:
-    found = ImageUri.of(uri)
-    assert found == wanted
-    assert str(found) == uri
-    assert found.whole == ("" if found.file == uri else found.file)
+def test_taken_apart_and_put_together(uri: str, expected: ImageUri) -> None:
+    parsed = ImageUri.of(uri)
+    assert parsed == expected
+    assert str(parsed) == uri
+    assert parsed.whole == ("" if parsed.file == uri else parsed.file)
 
 
 def test_absolute() -> None:

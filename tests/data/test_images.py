@@ -18,8 +18,7 @@ def image_set(**changes: Any) -> ImageSet:
     given: dict[str, Any] = {
         "ids": np.array(list("abcdef")),
         "source": ArraySource.of(IMAGES, name="six.npz"),
-        "labels": np.array([0, 0, 1, 1, 2, 2]),
-        "class_names": ("ant", "bee", "cat"),
+        "labels": np.array(["ant", "ant", "bee", "bee", "cat", "cat"]),
         "split": np.array([0, 0, 0, 0, 1, 1]),
         "columns": {"camera": np.array([5, 6, 7, 8, 9, 10])},
     }
@@ -42,7 +41,7 @@ def test_a_part_keeps_all_its_rows_together(rows: Any, ids: str) -> None:
     places = ["abcdef".index(letter) for letter in ids]
     assert part.ids.tolist() == list(ids)
     assert part.labels is not None
-    assert part.labels.tolist() == [places_ // 2 for places_ in places]
+    assert part.labels.tolist() == [("ant", "bee", "cat")[place // 2] for place in places]
     assert part.columns["camera"].tolist() == [5 + place for place in places]
     assert part.class_names == whole.class_names
     pixels = part.load(range(len(part)), height=8, width=8, channels=3)
@@ -67,13 +66,17 @@ def test_train_and_test() -> None:
         _ = image_set(split=None).train
 
 
-def test_compact_numbers_the_classes_that_are_there() -> None:
-    part = image_set().test.compact()
+def test_labels_are_names_in_the_whole_set_and_in_its_parts() -> None:
+    part = image_set().test
     assert part.labels is not None
-    assert part.labels.tolist() == [0, 0]
-    assert part.class_names == ("cat",)
-    with pytest.raises(DataError, match="has no labels"):
-        image_set(labels=None).compact()
+    assert part.labels.tolist() == ["cat", "cat"]
+    assert part.class_names == ("ant", "bee", "cat")  # the order stays that of the whole
+    numbers = image_set(labels=np.array([10, 10, 9, 9, -1, -1]))
+    assert numbers.labels is not None
+    assert numbers.labels.tolist() == ["10", "10", "9", "9", "-1", "-1"]
+    assert numbers.class_names == ("-1", "9", "10")
+    chosen = image_set(class_names=("cat", "bee", "ant", "dog"))
+    assert chosen.class_names == ("cat", "bee", "ant", "dog")
 
 
 def test_repr_says_what_is_there() -> None:
@@ -101,10 +104,11 @@ def test_grey_arrays_are_repeated_for_colour_encoders() -> None:
     [
         ({"ids": np.array(list("abcde"))}, r"ids of shape \(5,\) for 6 images"),
         ({"ids": np.array(list("abcdea"))}, "1 ids stand more than once, first 'a'"),
-        ({"labels": np.array([0, 1])}, r"labels of shape \(2,\) for 6 images"),
-        ({"labels": np.array([0.5] * 6)}, "labels are float64; wanted integers"),
-        ({"labels": np.array([0, 0, 0, 0, 0, 3])}, "from 0 to 3, but there are 3 class names"),
-        ({"labels": np.array([0, 0, 0, 0, 0, -1])}, "labels go from -1"),
+        ({"labels": np.array(["ant", "bee"])}, "2 labels for 6 images; give each one"),
+        ({"labels": np.array([0.5] * 6)}, "labels are float64, first .0.5.; expected names"),
+        ({"labels": np.array(["ant", ""] * 3)}, "3 of 6 labels are empty, first row 1"),
+        ({"class_names": ("ant", "bee")}, "'cat' is not among the 2 class names .'ant', 'bee'."),
+        ({"class_names": ("ant", "bee", "cat", "bee")}, "1 class names are duplicates, first 'bee"),
         ({"split": np.array([0, 1])}, r"split of shape \(2,\)"),
         ({"split": np.array([0, 0, 0, 0, -1, 1])}, "split holds -1 in row 4; wanted 0"),
         ({"split": np.array(["train"] * 6)}, "split holds 'train' in row 0"),
@@ -177,7 +181,7 @@ def test_cached_drops_what_fails_only_when_decoded(
     cached = files.cached(height=4, width=4, channels=3)
     assert cached.ids.tolist() == ["cat/1.png", "cat/2.png", "dog/1.png", "dog/3.png"]
     assert cached.labels is not None
-    assert cached.labels.tolist() == [0, 0, 1, 1]
+    assert cached.labels.tolist() == ["cat", "cat", "dog", "dog"]
     assert [item.path for item in cached.skipped] == ["dog/2.jpg"]
     assert "cannot be decoded" in cached.skipped[0].reason
     assert str(tmp_path) not in cached.skipped[0].reason

@@ -27,10 +27,10 @@ def test_each_name_gives_its_own_image(tmp_path: Path) -> None:
         tmp_path / "a.tar",
         {name: picture(20 * number) for number, name in enumerate(names)} | {"b/1.cls": "cat"},
     )
-    wanted = [*reversed(names), names[2]]
-    source = shard_images(path, wanted)
+    requested = [*reversed(names), names[2]]
+    source = shard_images(path, requested)
     with tarfile.open(path) as tar:
-        for row, name in enumerate(wanted):
+        for row, name in enumerate(requested):
             opened = tar.extractfile(name)
             assert opened is not None
             assert source.read(row) == opened.read()

@@ -22,8 +22,7 @@ def image_set(images: Pixels) -> ImageSet:
     return ImageSet(
         ids=np.array([f"img{row:02d}" for row in range(30)]),
         source=ArraySource.of(images, name="test"),
-        labels=np.arange(30) % 3,
-        class_names=("a", "b", "c"),
+        labels=np.array(list("abc"))[np.arange(30) % 3],
         split=(np.arange(30) >= 20).astype(np.uint8),
         columns={"camera": np.arange(30) % 2},
     )

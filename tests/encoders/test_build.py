@@ -22,10 +22,10 @@ def test_the_defaults() -> None:
 
 def test_a_seed_decides_the_weights_and_leaves_the_generator_alone() -> None:
     torch.manual_seed(3)
-    want = torch.rand(2)
+    expected = torch.rand(2)
     torch.manual_seed(3)
     first = build_encoder(backbone="small-cnn", seed=5)
-    assert torch.equal(torch.rand(2), want)
+    assert torch.equal(torch.rand(2), expected)
     second = build_encoder(backbone="small-cnn", seed=5)  # the global generator is elsewhere now
     assert build_encoder(backbone="small-cnn", seed=6).fingerprint() != first.fingerprint()
     assert first.fingerprint() == second.fingerprint()
@@ -43,11 +43,11 @@ def test_without_a_head_the_dim_is_the_backbones() -> None:
 
 
 def test_preprocessing_by_hand_may_be_a_rectangle() -> None:
-    wanted = Preprocessing(
+    preprocessing = Preprocessing(
         height=64, width=32, channels=3, fit="crop", mean=(0.1, 0.2, 0.3), std=(1, 1, 1)
     )
-    encoder = build_encoder(backbone="small-resnet", preprocessing=wanted)
-    assert encoder.preprocessing == wanted
+    encoder = build_encoder(backbone="small-resnet", preprocessing=preprocessing)
+    assert encoder.preprocessing == preprocessing
 
 
 GREY = Preprocessing(height=32, width=32, channels=1, mean=(0.5,), std=(0.5,))

@@ -36,7 +36,7 @@ def test_a_broken_image_is_an_error_with_its_name(encoder: Encoder, photos: Path
 
 def test_broken_images_can_be_left_out(encoder: Encoder, photos: Path) -> None:
     failed: list[tuple[str, str]] = []
-    found = encoder.embed(
+    result = encoder.embed(
         data.folder(photos),
         batch_size=1,
         progress=False,
@@ -44,14 +44,14 @@ def test_broken_images_can_be_left_out(encoder: Encoder, photos: Path) -> None:
     )
     assert [name for name, _ in failed] == ["cat/03.jpg", "dog/13.jpg"]
     assert all(reason for _, reason in failed)
-    assert len(found) == 18
-    assert found.labels is not None
-    assert found.labels.tolist() == [0] * 9 + [1] * 9
+    assert len(result) == 18
+    assert result.labels is not None
+    assert result.labels.tolist() == ["cat"] * 9 + ["dog"] * 9
     whole = encoder.embed(
         data.folder(photos), batch_size=7, progress=False, on_failure=lambda *_: None
     )
-    assert whole.ids.tolist() == found.ids.tolist()
-    np.testing.assert_allclose(whole.vectors, found.vectors, atol=1e-5)
+    assert whole.ids.tolist() == result.ids.tolist()
+    np.testing.assert_allclose(whole.vectors, result.vectors, atol=1e-5)
 
 
 def test_a_strict_set_stays_strict(encoder: Encoder, photos: Path) -> None:

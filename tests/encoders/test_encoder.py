@@ -130,9 +130,9 @@ def one_by_one(
 @pytest.mark.parametrize("batch_size", [1, 7, 256])
 def test_batches_equal_one_by_one(backbone: str, batch_size: int, images: Pixels) -> None:
     encoder = build_encoder(backbone=backbone, dim=16, seed=0)
-    found = encoder.embed(images, batch_size=batch_size, progress=False)
-    np.testing.assert_allclose(found.vectors, one_by_one(encoder, images), atol=1e-5)
-    np.testing.assert_allclose(np.linalg.norm(found.vectors, axis=1), 1.0, atol=1e-6)
+    result = encoder.embed(images, batch_size=batch_size, progress=False)
+    np.testing.assert_allclose(result.vectors, one_by_one(encoder, images), atol=1e-5)
+    np.testing.assert_allclose(np.linalg.norm(result.vectors, axis=1), 1.0, atol=1e-6)
 
 
 def test_steps_suit_the_device_unless_they_are_given(
@@ -147,16 +147,19 @@ def test_steps_suit_the_device_unless_they_are_given(
 
     real = encoder._run
     monkeypatch.setattr(encoder, "_run", run)
-    found = encoder.embed(images, progress=False)
+    result = encoder.embed(images, progress=False)
     assert steps == [64, 64, 22]
     given = encoder.embed(images, batch_size=64, progress=False)
-    assert (found.vectors == given.vectors).all()
+    assert (result.vectors == given.vectors).all()
     steps.clear()
     whole = encoder.embed(images, batch_size=150, progress=False)
     assert steps == [150]
-    np.testing.assert_allclose(found.vectors, whole.vectors, atol=1e-5)
-    assert step_size(None, device="cuda", images=True) == 256
-    assert step_size(None, device="cpu", images=False) == 256
+    np.testing.assert_allclose(result.vectors, whole.vectors, atol=1e-5)
+    box = encoder.preprocessing
+    assert step_size(None, device="cuda", box=box) == 256
+    assert step_size(None, device="cpu", box=None) == 256
+    assert step_size(None, device="cpu", box=replace(box, height=224, width=224)) == 16
+    assert step_size(None, device="cpu", box=replace(box, height=4000, width=4000)) == 1
 
 
 def test_the_same_twice(encoder: Encoder, images: Pixels) -> None:
@@ -166,13 +169,13 @@ def test_the_same_twice(encoder: Encoder, images: Pixels) -> None:
 
 
 def test_ids_labels_and_columns_come_along(encoder: Encoder, image_set: ImageSet) -> None:
-    found = encoder.embed(image_set, batch_size=8, progress=False)
-    assert found.ids.tolist() == image_set.ids.tolist()
-    assert found.labels is not None
-    assert found.labels.tolist() == [row % 3 for row in range(30)]
-    assert found.columns["camera"].tolist() == [row % 2 for row in range(30)]
-    assert found.columns["split"].tolist() == [0] * 20 + [1] * 10
-    assert found.space == encoder.space
+    result = encoder.embed(image_set, batch_size=8, progress=False)
+    assert result.ids.tolist() == image_set.ids.tolist()
+    assert result.labels is not None
+    assert result.labels.tolist() == list("abc") * 10
+    assert result.columns["camera"].tolist() == [row % 2 for row in range(30)]
+    assert result.columns["split"].tolist() == [0] * 20 + [1] * 10
+    assert result.space == encoder.space
     renamed = encoder.embed(image_set, ids=[f"x{row}" for row in range(30)], progress=False)
     assert renamed.ids[3] == "x3"
 
@@ -191,20 +194,22 @@ def test_the_mode_is_restored_and_nothing_is_learnt(encoder: Encoder, images: Pi
 
 def test_without_normalisation_lengths_stay(images: Pixels) -> None:
     encoder = build_encoder(backbone="small-cnn", dim=16, seed=0, normalise=False)
-    found = encoder.embed(images, progress=False)
-    assert found.space.metric == "l2"
-    assert np.ptp(np.linalg.norm(found.vectors, axis=1)) > 1e-4
+    result = encoder.embed(images, progress=False)
+    assert result.space.metric == "l2"
+    assert np.ptp(np.linalg.norm(result.vectors, axis=1)) > 1e-4
     with torch.no_grad():
         raw = encoder.eval()(encoder.preprocessing.tensor(images)).numpy()
-    np.testing.assert_allclose(found.vectors, raw, atol=1e-5)
+    np.testing.assert_allclose(result.vectors, raw, atol=1e-5)
 
 
 def test_grey_images_of_another_size_are_fitted(encoder: Encoder) -> None:
     grey = np.random.default_rng(0).integers(0, 256, (3, 48, 40), dtype=np.uint8)
-    found = encoder.embed(grey, progress=False)
-    assert found.ids.tolist() == ["0", "1", "2"]
+    result = encoder.embed(grey, progress=False)
+    assert result.ids.tolist() == ["0", "1", "2"]
     rgb = np.repeat(grey[..., None], 3, axis=3)
-    np.testing.assert_allclose(found.vectors, encoder.embed(rgb, progress=False).vectors, atol=1e-5)
+    np.testing.assert_allclose(
+        result.vectors, encoder.embed(rgb, progress=False).vectors, atol=1e-5
+    )
 
 
 def test_grey_encoder_takes_colour(images: Pixels) -> None:
@@ -213,8 +218,8 @@ def test_grey_encoder_takes_colour(images: Pixels) -> None:
 
 
 def test_no_images_give_no_vectors(encoder: Encoder, images: Pixels) -> None:
-    found = encoder.embed(images[:0], progress=False)
-    assert found.vectors.shape == (0, 16)
+    result = encoder.embed(images[:0], progress=False)
+    assert result.vectors.shape == (0, 16)
 
 
 def test_progress_goes_to_stderr(
@@ -299,12 +304,31 @@ def test_zero_vectors_are_named(encoder: Encoder, images: Pixels) -> None:
     [
         np.zeros((2, 32, 32, 3), dtype=np.float32),
         np.zeros((2, 32, 32, 2), dtype=np.uint8),
-        np.zeros((32, 32), dtype=np.uint8),
+        np.zeros((3, 32, 32), dtype=np.float32),
+        np.zeros(32, dtype=np.uint8),
     ],
 )
 def test_arrays_that_are_no_images(encoder: Encoder, wrong: Pixels) -> None:
-    with pytest.raises(EncoderError, match=r"wanted uint8 \(N, H, W, C\)"):
+    with pytest.raises(EncoderError, match=r"expected uint8, values 0 to 255: one image \(H, W\)"):
         encoder.embed(wrong, progress=False)
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_one_image_of_three_axes_is_one_vector(encoder: Encoder, channels: int) -> None:
+    one = np.random.default_rng(0).integers(0, 256, (40, 24, channels), dtype=np.uint8)
+    result = encoder.embed(one, ids=["photo"], progress=False)
+    assert result.vectors.shape == (1, 16)
+    assert result.ids.tolist() == ["photo"]
+    stack = encoder.embed(one[None], progress=False)
+    np.testing.assert_array_equal(result.vectors, stack.vectors)
+
+
+def test_grey_images_without_a_channel_axis(encoder: Encoder) -> None:
+    grey = np.random.default_rng(0).integers(0, 256, (5, 32, 30), dtype=np.uint8)
+    many = encoder.embed(grey, progress=False)
+    assert many.vectors.shape == (5, 16)
+    one = encoder.embed(grey[2], progress=False)
+    np.testing.assert_allclose(one.vectors, many.vectors[2:3], atol=1e-6)
 
 
 def test_other_mistakes(encoder: Encoder, images: Pixels) -> None:
@@ -312,8 +336,6 @@ def test_other_mistakes(encoder: Encoder, images: Pixels) -> None:
         encoder.embed(images, batch_size=0, progress=False)
     with pytest.raises(EncoderError, match="2 ids for 30 items"):
         encoder.embed(images, ids=["a", "b"], progress=False)
-    with pytest.raises(EncoderError, match="not a list"):
-        encoder.embed(["a.jpg"], progress=False)  # type: ignore[arg-type]
     vectors = encoder.embed(images, progress=False)
     assert isinstance(vectors, Embeddings)
     with pytest.raises(EncoderError, match="embeds images, but got vectors in 'tiny'"):

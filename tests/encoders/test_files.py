@@ -46,14 +46,14 @@ def test_it_comes_back_as_it_was(encoder: Encoder, images: Pixels, tmp_path: Pat
     encoder.train()
     for _ in range(3):  # move the batch norm statistics too
         encoder(encoder.preprocessing.tensor(images))
-    want = encoder.embed(images, progress=False)
+    expected = encoder.embed(images, progress=False)
     encoder.save(tmp_path / "e")
     again = read_encoder(tmp_path / "e")
     assert not again.training
-    assert again.space == want.space
+    assert again.space == expected.space
     assert again.space.compatible_with == ("0123", "4567")
     assert again.preprocessing == encoder.preprocessing
-    assert (again.embed(images, progress=False).vectors == want.vectors).all()
+    assert (again.embed(images, progress=False).vectors == expected.vectors).all()
     for name, tensor in encoder.state_dict().items():
         assert torch.equal(tensor, again.state_dict()[name])
         assert tensor.stride() == again.state_dict()[name].stride()
@@ -87,10 +87,10 @@ def test_a_run_folder_leads_to_its_encoder(saved: Path, encoder: Encoder) -> Non
 
 def test_loading_leaves_the_random_generator_alone(saved: Path) -> None:
     torch.manual_seed(0)
-    want = torch.rand(3)
+    expected = torch.rand(3)
     torch.manual_seed(0)
     read_encoder(saved)
-    assert torch.equal(torch.rand(3), want)
+    assert torch.equal(torch.rand(3), expected)
 
 
 def test_saving_again_replaces_and_keeps_other_files(saved: Path, encoder: Encoder) -> None:

@@ -27,12 +27,12 @@ def test_gem_is_the_generalised_mean() -> None:
         head.p.fill_(2.5)
         head.project.weight.copy_(torch.eye(3))
         head.project.bias.zero_()
-    want = torch.empty(2, 3, dtype=torch.float64)
+    expected = torch.empty(2, 3, dtype=torch.float64)
     for b in range(2):
         for c in range(3):
             values = [float(v) ** 2.5 for v in x[b, c].reshape(-1)]
-            want[b, c] = (sum(values) / len(values)) ** (1 / 2.5)
-    torch.testing.assert_close(head(x), want)
+            expected[b, c] = (sum(values) / len(values)) ** (1 / 2.5)
+    torch.testing.assert_close(head(x), expected)
 
 
 def test_gem_lies_between_average_and_maximum() -> None:

@@ -9,9 +9,9 @@ from midspan.encoders.layout import LAYOUTS, main, measure
 
 def test_it_measures_each_layout_and_restores_its_own(encoder: Encoder) -> None:
     before = encoder.fingerprint()
-    found = measure(encoder, batch=2, repeats=1)
-    assert tuple(found) == LAYOUTS
-    assert all(rate > 0 for rate in found.values())
+    rates = measure(encoder, batch=2, repeats=1)
+    assert tuple(rates) == LAYOUTS
+    assert all(rate > 0 for rate in rates.values())
     stem = next(p for p in encoder.parameters() if p.ndim == 4)
     assert stem.is_contiguous(memory_format=torch.channels_last)
     assert encoder.fingerprint() == before

@@ -63,11 +63,11 @@ def test_the_file_embeds_as_the_encoder(
     assert loaded.space == encoder.space
     assert loaded.space.compatible_with == ("0123",)
     assert loaded.preprocessing == encoder.preprocessing
-    found = loaded.embed(image_set, batch_size=batch_size, progress=False)
-    want = encoder.embed(image_set, progress=False)
-    np.testing.assert_allclose(found.vectors, want.vectors, atol=1e-5)
-    assert found.ids.tolist() == want.ids.tolist()
-    assert found.columns.keys() == want.columns.keys()
+    result = loaded.embed(image_set, batch_size=batch_size, progress=False)
+    expected = encoder.embed(image_set, progress=False)
+    np.testing.assert_allclose(result.vectors, expected.vectors, atol=1e-5)
+    assert result.ids.tolist() == expected.ids.tolist()
+    assert result.columns.keys() == expected.columns.keys()
 
 
 @pytest.mark.slow
@@ -190,9 +190,9 @@ def test_other_networks_export(head: str, tmp_path: Path, images: Pixels) -> Non
 
         encoder = build_encoder(backbone="hf", dim=8, normalise=False, settings={"config": VIT})
     loaded = load_encoder(export_onnx(encoder, tmp_path / "model.onnx"))
-    found = loaded.embed(images, progress=False)
+    result = loaded.embed(images, progress=False)
     np.testing.assert_allclose(
-        found.vectors, encoder.embed(images, progress=False).vectors, atol=1e-5
+        result.vectors, encoder.embed(images, progress=False).vectors, atol=1e-5
     )
     assert loaded.space == encoder.space
 
@@ -221,10 +221,10 @@ def test_a_foreign_file_with_preprocessing(tmp_path: Path, batch: Any) -> None:
     path = foreign(tmp_path / "means.onnx", shape=[batch, 3, 4, 6])
     images = np.random.default_rng(0).integers(1, 256, (9, 4, 6, 3), dtype=np.uint8)
     encoder = OnnxEncoder(path, preprocessing=RGB)
-    found = encoder.embed(images, batch_size=5, progress=False)
+    result = encoder.embed(images, batch_size=5, progress=False)
     means = images.reshape(9, -1, 3).mean(axis=1)
-    want = means / np.linalg.norm(means, axis=1, keepdims=True)
-    np.testing.assert_allclose(found.vectors, want, atol=1e-5)
+    expected = means / np.linalg.norm(means, axis=1, keepdims=True)
+    np.testing.assert_allclose(result.vectors, expected, atol=1e-5)
     assert (encoder.name, encoder.dim, encoder.space.metric) == ("means", 3, "cosine")
     raw = OnnxEncoder(path, preprocessing=RGB, normalise=False, name="raw")
     assert raw.name == "raw"

@@ -32,15 +32,15 @@ def test_torch_and_numpy_follow_the_equation(seed: int, batch: int, channels: in
         p = replace(RGB, channels=1, mean=(0.1,), std=(0.7,))
     shape = (batch, 3, 5, channels)
     images = np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
-    want = slow_reference(images, p)
+    expected = slow_reference(images, p)
     tensor = p.tensor(images)
-    assert tensor.shape == want.shape
+    assert tensor.shape == expected.shape
     assert str(tensor.dtype) == "torch.float32"
-    np.testing.assert_allclose(tensor.numpy(), want, atol=2e-6)
+    np.testing.assert_allclose(tensor.numpy(), expected, atol=2e-6)
     array = p.array(images)
     assert array.dtype == np.float32
     assert array.flags.c_contiguous
-    np.testing.assert_allclose(array, want, atol=2e-6)
+    np.testing.assert_allclose(array, expected, atol=2e-6)
 
 
 def test_the_images_stay_as_they_are() -> None:

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from midspan.encoders import Encoder, build_encoder
+from midspan.encoders.load import UNCERTAINTY
 from midspan.encoders.uncertainty import (
-    UNCERTAINTY,
     UncertaintyHead,
     embed_judged,
     find_uncertainty,
@@ -80,20 +80,20 @@ def test_vectors_come_with_what_is_known_of_them() -> None:
     head = UncertaintyHead.for_encoder(one).eval()
     with torch.no_grad():
         head.gain.fill_(1.0)
-    found = embed_judged(one, pixels(), uncertainty=head, batch_size=4, progress=False)
+    result = embed_judged(one, pixels(), uncertainty=head, batch_size=4, progress=False)
     np.testing.assert_allclose(
-        found.vectors, one.embed(pixels(), progress=False).vectors, atol=1e-6
+        result.vectors, one.embed(pixels(), progress=False).vectors, atol=1e-6
     )
     with torch.no_grad():
         x = one.preprocessing.tensor(pixels())
         encoded = one.encode(x)
         assert encoded.confidence is not None
         np.testing.assert_allclose(
-            found.columns["confidence"], encoded.confidence.numpy(), rtol=1e-4
+            result.columns["confidence"], encoded.confidence.numpy(), rtol=1e-4
         )
-        wanted = head(one.features(x)).exp().numpy()
-    np.testing.assert_allclose(found.columns["variance"], wanted, rtol=1e-4)
-    assert found.space.same_as(one.space)
+        expected = head(one.features(x)).exp().numpy()
+    np.testing.assert_allclose(result.columns["variance"], expected, rtol=1e-4)
+    assert result.space.same_as(one.space)
 
 
 def test_an_encoder_that_knows_nothing_more_says_so() -> None:

@@ -170,9 +170,6 @@ def test_refusals(old: Embeddings, new: Embeddings) -> None:
     swapped = new.with_columns({"labels": np.roll(new.columns["labels"], 1)})
     with pytest.raises(EvaluationError, match="disagree on 120 labels, first 'item-00000'"):
         compare(old=old, new=swapped)
-    texts = new.with_columns({"labels": new.columns["labels"].astype(str)})
-    with pytest.raises(EvaluationError, match="of another kind"):
-        compare(old=old, new=texts)
     with pytest.raises(EvaluationError, match="no column 'region' to group by; it has: labels"):
         compare(old=old, new=new, groups="region", bootstrap=10)
     with pytest.raises(EvaluationError, match="did you mean 'map'"):
@@ -183,3 +180,29 @@ def test_labels_may_be_missing_from_the_new_set(old: Embeddings, new: Embeddings
     bare = embeddings(new.vectors, ids=new.ids, name="new")
     expected = compare(old=old, new=new, bootstrap=10)
     assert compare(old=old, new=bare, bootstrap=10).to_dict() == expected.to_dict()
+
+
+def test_undefined_gain_has_no_interval() -> None:
+    """An upper bound equal to the old encoder leaves nothing to gain: the ratio is undefined."""
+    labels = np.arange(40) % 8
+    rows = np.eye(8, 12)[labels] + 0.3 * np.random.default_rng(0).normal(size=(40, 12))
+    ids = np.array([f"i{n}" for n in range(40)])
+
+    def made(noise: float, name: str) -> Embeddings:
+        more = noise * np.random.default_rng(1).normal(size=(40, 12))
+        return Embeddings(
+            ids, (rows + more).astype(np.float32), Space(name, 12), {"labels": labels}
+        )
+
+    old = made(0.0, "old")
+    upper = Embeddings(ids, old.vectors, Space("upper", 12), {"labels": labels})
+    result = compare(old=old, new=made(0.2, "new"), upper=upper, bootstrap=50)
+    document = result.to_dict()
+    undefined = [
+        name
+        for name in ("update_gain", "perf_gain", "upgrade_gain", "p_up", "p_comp")
+        if document[name] is None
+    ]
+    assert undefined
+    assert not set(undefined) & set(document["ci"])
+    assert "old_self" in document["ci"]

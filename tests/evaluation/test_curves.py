@@ -166,5 +166,5 @@ def test_refusals() -> None:
     with pytest.raises(SpaceMismatch, match="no compatibility"):
         backfill_curve(query=alien, gallery_old=old, gallery_new=alien, order=order)
     lonely = embeddings(new.vectors[:1], [999], ids=["lonely"])
-    with pytest.raises(EvaluationError, match="none of the 1 queries"):
+    with pytest.raises(EvaluationError, match="query has '999', the gallery '0', '1', '2' … "):
         backfill_curve(query=lonely, gallery_old=old, gallery_new=new, order=order)

@@ -72,29 +72,29 @@ def slow_tpir(
 @given(galleries())
 def test_ranks_equal_a_sort(case: tuple[Matrix, Ints, Ints]) -> None:
     scores, probes, gallery = case
-    found = identify_scores(scores, probe_labels=probes, gallery_labels=gallery)
+    result = identify_scores(scores, probe_labels=probes, gallery_labels=gallery)
     for row in range(len(probes)):
         rank, score = slow_rank(scores[row], probes[row], gallery)
-        assert (found.rank[row], found.mate_score[row]) == (rank, score)
-        assert found.mated[row] == (probes[row] in gallery)
-        assert found.top_score[row] == max(scores[row])
-    if found.mated.any():
-        for k, rate in zip((1, 2, 5), rank_k(found, ranks=(1, 2, 5)), strict=True):
-            hits = [1 <= found.rank[row] <= k for row in np.flatnonzero(found.mated)]
+        assert (result.rank[row], result.mate_score[row]) == (rank, score)
+        assert result.mated[row] == (probes[row] in gallery)
+        assert result.top_score[row] == max(scores[row])
+    if result.mated.any():
+        for k, rate in zip((1, 2, 5), rank_k(result, ranks=(1, 2, 5)), strict=True):
+            hits = [1 <= result.rank[row] <= k for row in np.flatnonzero(result.mated)]
             assert rate == np.mean(hits)
 
 
 @given(galleries(), st.sampled_from([0, 1, 10, 30, 50, 100]))
 def test_open_set_rates_equal_the_two_rules(case: tuple[Matrix, Ints, Ints], percent: int) -> None:
     scores, probes, gallery = case
-    found = identify_scores(scores, probe_labels=probes, gallery_labels=gallery)
+    result = identify_scores(scores, probe_labels=probes, gallery_labels=gallery)
     expected = slow_tpir(scores, probes, gallery, percent)
     if expected is None:
         with pytest.raises(EvaluationError, match=r"probes is (non-)?mated"):
-            tpir_at_fpir(found, fpir=[percent / 100])
+            tpir_at_fpir(result, fpir=[percent / 100])
         return
-    assert tpir_at_fpir(found, fpir=[percent / 100])[0] == pytest.approx(expected[0])
-    assert tpir_at_fpir_rank(found, fpir=[percent / 100])[0] == pytest.approx(expected[1])
+    assert tpir_at_fpir(result, fpir=[percent / 100])[0] == pytest.approx(expected[0])
+    assert tpir_at_fpir_rank(result, fpir=[percent / 100])[0] == pytest.approx(expected[1])
 
 
 def test_first_place_is_not_enough_and_neither_is_the_score() -> None:
@@ -108,61 +108,61 @@ def test_first_place_is_not_enough_and_neither_is_the_score() -> None:
             [0.1, 0.2, 0.1],
         ]
     )
-    found = identify_scores(
+    result = identify_scores(
         scores,
         probe_labels=np.array(["a", "b", "c", "x", "y"]),
         gallery_labels=np.array(["a", "b", "c"]),
     )
-    assert found.rank.tolist() == [1, 1, 2, 0, 0]
-    np.testing.assert_allclose(rank_k(found, ranks=[1, 2]), [2 / 3, 1])
+    assert result.rank.tolist() == [1, 1, 2, 0, 0]
+    np.testing.assert_allclose(rank_k(result, ranks=[1, 2]), [2 / 3, 1])
     # 2 non-mated: index max(floor(2·.5)-1, 0) = 0 → .5; max(floor(2·1)-1, 0) = 1 → .2
-    np.testing.assert_allclose(tpir_at_fpir(found, fpir=[0.01, 0.5, 1.0]), [1 / 3, 1 / 3, 2 / 3])
+    np.testing.assert_allclose(tpir_at_fpir(result, fpir=[0.01, 0.5, 1.0]), [1 / 3, 1 / 3, 2 / 3])
     np.testing.assert_allclose(
-        tpir_at_fpir_rank(found, fpir=[0.5], rank=2), [2 / 3]
+        tpir_at_fpir_rank(result, fpir=[0.5], rank=2), [2 / 3]
     )  # .9 and .7 are at least .5
 
 
 def test_the_general_rule_accepts_at_the_threshold_the_other_only_above() -> None:
     scores = np.array([[0.5, 0.1], [0.5, 0.2], [0.1, 0.1]])
-    found = identify_scores(
+    result = identify_scores(
         scores, probe_labels=np.array([0, 7, 8]), gallery_labels=np.array([0, 1])
     )
-    assert tpir_at_fpir(found, fpir=[0.5])[0] == 0
-    assert tpir_at_fpir_rank(found, fpir=[0.5])[0] == 1
-    assert tpir_at_fpir_rank(found, fpir=[0.1])[0] == 0  # k = 0: above the largest
+    assert tpir_at_fpir(result, fpir=[0.5])[0] == 0
+    assert tpir_at_fpir_rank(result, fpir=[0.5])[0] == 1
+    assert tpir_at_fpir_rank(result, fpir=[0.1])[0] == 0  # k = 0: above the largest
 
 
 def test_the_threshold_index_is_that_of_the_decimal_rate() -> None:
     """29 % of 100 is 29, although 0.29 * 100 is less in floats."""
     assert math.floor(0.29 * 100) == 28
     scores = np.concatenate([[[0.715]], np.arange(100)[::-1, None] / 100])
-    found = identify_scores(
+    result = identify_scores(
         scores, probe_labels=np.array([0] + [9] * 100), gallery_labels=np.array([0])
     )
     # maxima fall from .99; index 28 is .71, index 27 would be .72
-    assert tpir_at_fpir(found, fpir=[0.29])[0] == 1
-    assert tpir_at_fpir_rank(found, fpir=[0.29])[0] == 1
-    assert tpir_at_fpir(found, fpir=[0.28])[0] == 0
+    assert tpir_at_fpir(result, fpir=[0.29])[0] == 1
+    assert tpir_at_fpir_rank(result, fpir=[0.29])[0] == 1
+    assert tpir_at_fpir(result, fpir=[0.28])[0] == 0
 
 
 def test_several_mates_count_by_their_best() -> None:
-    found = identify_scores(
+    result = identify_scores(
         np.array([[0.3, 0.9, 0.8, 0.1]]),
         probe_labels=np.array([5]),
         gallery_labels=np.array([5, 1, 5, 2]),
     )
-    assert (found.rank[0], found.mate_score[0]) == (2, 0.8)
+    assert (result.rank[0], result.mate_score[0]) == (2, 0.8)
 
 
 def test_a_gallery_without_faces_identifies_nobody() -> None:
-    found = identify_scores(
+    result = identify_scores(
         np.full((2, 3), -np.inf), probe_labels=np.array([0, 9]), gallery_labels=np.arange(3)
     )
-    assert found.rank.tolist() == [0, 0]
-    assert found.mated.tolist() == [True, False]
-    assert rank_k(found, ranks=[1, 3]).tolist() == [0, 0]
-    assert tpir_at_fpir(found, fpir=[1.0])[0] == 0
-    assert tpir_at_fpir_rank(found, fpir=[1.0])[0] == 0
+    assert result.rank.tolist() == [0, 0]
+    assert result.mated.tolist() == [True, False]
+    assert rank_k(result, ranks=[1, 3]).tolist() == [0, 0]
+    assert tpir_at_fpir(result, fpir=[1.0])[0] == 0
+    assert tpir_at_fpir_rank(result, fpir=[1.0])[0] == 0
 
 
 @pytest.mark.parametrize("block", [1, 40, 333, 10**6])
@@ -198,11 +198,11 @@ def test_doubled_gallery_rows_rank_in_their_order(block: int) -> None:
     gallery = rng.normal(size=(133, 37)).astype(np.float32)
     twice = np.concatenate([gallery, gallery[::-1]])
     labels = np.arange(266)
-    found = identify(
+    result = identify(
         gallery, twice, probe_labels=labels[133:][::-1], gallery_labels=labels, block=block
     )
-    assert (found.mate_score == found.top_score).all()
-    assert (found.rank == 2).all()
+    assert (result.mate_score == result.top_score).all()
+    assert (result.rank == 2).all()
 
 
 def test_two_galleries_are_averaged_without_regard_to_size() -> None:
@@ -226,11 +226,11 @@ def test_what_cannot_be_answered_is_refused() -> None:
             probe_labels=np.array([], dtype=int),
             gallery_labels=labels,
         )
-    found: Identified = identify_scores(np.eye(2), probe_labels=labels, gallery_labels=labels)
+    result: Identified = identify_scores(np.eye(2), probe_labels=labels, gallery_labels=labels)
     with pytest.raises(EvaluationError, match="none of the 2 probes is non-mated"):
-        tpir_at_fpir(found)
+        tpir_at_fpir(result)
     with pytest.raises(EvaluationError, match="ranks count from 1, got 0"):
-        rank_k(found, ranks=[0])
+        rank_k(result, ranks=[0])
     strangers = identify_scores(np.eye(2), probe_labels=labels + 5, gallery_labels=labels)
     with pytest.raises(EvaluationError, match="none of the 2 probes is mated"):
         rank_k(strangers)

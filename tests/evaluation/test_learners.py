@@ -25,37 +25,37 @@ def two_learners() -> Embeddings:
 
 
 def slow_hits(vectors: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    found = []
+    hits = []
     for i, vector in enumerate(vectors):
         best, label = -np.inf, None
         for j, other in enumerate(vectors):
             score = vector @ other / (np.linalg.norm(vector) * np.linalg.norm(other))
             if i != j and score > best:
                 best, label = score, labels[j]
-        found.append(float(label == labels[i]))
-    return np.array(found)
+        hits.append(float(label == labels[i]))
+    return np.array(hits)
 
 
 def test_each_alone_and_the_first_together() -> None:
     items = two_learners()
     labels = items.columns["labels"]
-    found = judge_learners(items, count=2)
+    learners = judge_learners(items, count=2)
     for k in range(2):
-        wanted = slow_hits(items.vectors[:, 8 * k : 8 * k + 8], labels)
-        np.testing.assert_array_equal(found.hits[k], wanted)
-        assert found.alone[k] == pytest.approx(wanted.mean())
-    assert found.together[0] == found.alone[0]
+        expected = slow_hits(items.vectors[:, 8 * k : 8 * k + 8], labels)
+        np.testing.assert_array_equal(learners.hits[k], expected)
+        assert learners.alone[k] == pytest.approx(expected.mean())
+    assert learners.together[0] == learners.alone[0]
     cut = items.vectors.reshape(80, 2, 8)
     cut = cut / np.linalg.norm(cut, axis=2, keepdims=True)
-    assert found.together[1] == pytest.approx(slow_hits(cut.reshape(80, 16), labels).mean())
+    assert learners.together[1] == pytest.approx(slow_hits(cut.reshape(80, 16), labels).mean())
 
 
 def test_what_a_learner_is_good_at() -> None:
-    found = judge_learners(two_learners(), count=2)
-    rows = specialities(found, learner=1, limit=10)
+    learners = judge_learners(two_learners(), count=2)
+    rows = specialities(learners, learner=1, limit=10)
     assert len(rows) == 10
-    assert (found.hits[1][rows] == 1).all()
-    assert (found.hits[0][rows] == 0).all()
+    assert (learners.hits[1][rows] == 1).all()
+    assert (learners.hits[0][rows] == 0).all()
     assert (rows >= 40).all()
 
 

@@ -39,12 +39,12 @@ def per_dimension(f1: np.ndarray, s1: np.ndarray, f2: np.ndarray, s2: np.ndarray
 def test_slices_are_dimensions_with_variance_repeated() -> None:
     first, v1 = drawn(5, seed=0)
     second, v2 = drawn(5, seed=1)
-    found = mutual_likelihood(first, v1, second, v2)
+    scores = mutual_likelihood(first, v1, second, v2)
     for i in range(5):
         wide = [np.repeat(v[i], DIM // SLICES) for v in (v1, v2)]
-        assert found[i] == pytest.approx(per_dimension(first[i], wide[0], second[i], wide[1]))
+        assert scores[i] == pytest.approx(per_dimension(first[i], wide[0], second[i], wide[1]))
     square = mutual_likelihood(first[:, None], v1[:, None], second[None], v2[None])
-    np.testing.assert_allclose(np.diag(square), found)
+    np.testing.assert_allclose(np.diag(square), scores)
     np.testing.assert_allclose(square, mutual_likelihood(second, v2, first[:, None], v1[:, None]))
 
 
@@ -52,9 +52,9 @@ def test_equal_variances_rank_as_euclidean_distance() -> None:
     first, _ = drawn(4, seed=2)
     second, _ = drawn(30, seed=3)
     same1, same2 = np.full((4, 1, SLICES), 0.2), np.full((30, SLICES), 0.3)
-    found = mutual_likelihood(first[:, None], same1, second, same2)
+    scores = mutual_likelihood(first[:, None], same1, second, same2)
     distance = np.square(first[:, None].astype(float) - second).sum(-1)
-    np.testing.assert_array_equal(np.argsort(-found), np.argsort(distance))
+    np.testing.assert_array_equal(np.argsort(-scores), np.argsort(distance))
 
 
 def test_rescoring_orders_what_a_search_found() -> None:
@@ -65,13 +65,13 @@ def test_rescoring_orders_what_a_search_found() -> None:
     for q in range(7):
         assert set(ordered[q]) == set(rows[q])
         for row, score in zip(ordered[q], scores[q], strict=True):
-            wanted = mutual_likelihood(
+            expected = mutual_likelihood(
                 query.vectors[q],
                 query.columns["variance"][q],
                 gallery.vectors[row],
                 gallery.columns["variance"][row],
             )
-            assert score == pytest.approx(float(wanted))
+            assert score == pytest.approx(float(expected))
     assert not np.array_equal(ordered, rows)  # variances matter
 
 

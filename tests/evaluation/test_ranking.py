@@ -57,8 +57,8 @@ def slow_map_trapezoid(ranking: Ranking, n: int) -> float:
 
 
 def slow_map_at_k(ranking: Ranking, n: int, k: int) -> float:
-    found = [slow_precision(ranking, i + 1) for i, hit in enumerate(ranking[:k]) if hit]
-    return sum(found) / min(n, k)
+    precisions = [slow_precision(ranking, i + 1) for i, hit in enumerate(ranking[:k]) if hit]
+    return sum(precisions) / min(n, k)
 
 
 def slow_mp_at_k(ranking: Ranking, n: int, k: int) -> float:

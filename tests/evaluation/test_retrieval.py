@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from midspan.errors import EvaluationError, SpaceMismatch
+from midspan.errors import DataError, EvaluationError, SpaceMismatch
 from midspan.evaluation import evaluate, ranks
 from midspan.spaces import Embeddings
 from tests.evaluation.sets import clustered, embeddings
@@ -20,9 +20,9 @@ def slow_leave_one_out(items: Embeddings) -> float:
         others = [j for j in range(len(unit)) if j != i]
         others.sort(key=lambda j: -float(vector @ unit[j]))
         hits = [items.labels[j] == items.labels[i] for j in others]
-        found = [sum(hits[: r + 1]) / (r + 1) for r, hit in enumerate(hits) if hit]
-        if found:
-            values.append(sum(found) / len(found))
+        precisions = [sum(hits[: r + 1]) / (r + 1) for r, hit in enumerate(hits) if hit]
+        if precisions:
+            values.append(sum(precisions) / len(precisions))
     return float(np.mean(values))
 
 
@@ -137,13 +137,11 @@ def test_refusals() -> None:
         evaluate(items, exclude_column="labels", junk_column="labels")
     with pytest.raises(EvaluationError, match="0 queries and 0 gallery items"):
         evaluate(items[:0])
-    with pytest.raises(EvaluationError, match="none of the 10 queries"):
+    with pytest.raises(EvaluationError, match="query has '0', '1', the gallery '77'"):
         evaluate(items, embeddings([[1] * 16], [77], ids=["g"]))
     with pytest.raises(SpaceMismatch, match="no compatibility"):
         evaluate(items, clustered(10, classes=2, name="other"))
-    with pytest.raises(EvaluationError, match="2 query labels are NaN"):
+    with pytest.raises(DataError, match="2 of 3 labels are NaN"):
         evaluate(embeddings([[1, 0], [0, 1], [1, 1]], [1.0, np.nan, np.nan]))
-    with pytest.raises(EvaluationError, match="numbers and texts are never equal"):
-        evaluate(embeddings([[1, 0]], [1], ids=["q"]), embeddings([[1, 0]], ["1"], ids=["g"]))
     with pytest.raises(EvaluationError, match="was not measured here; measured: map"):
         evaluate(items, metrics=["map"]).mean("recall@1")

@@ -76,10 +76,12 @@ small_vectors = st.lists(
 @given(query=small_vectors, gallery=small_vectors, data=st.data())
 def test_ties_ignored_rows_and_blocks(query: Matrix, gallery: Matrix, data: st.DataObject) -> None:
     """Whole numbers make the scores exact and ties common."""
-    rows = st.integers(0, len(gallery) - 1)
+    gallery_rows = st.integers(0, len(gallery) - 1)
     k = data.draw(st.integers(1, 12))
-    exclude = data.draw(st.lists(rows | st.just(-1), min_size=len(query), max_size=len(query)))
-    junk = data.draw(st.lists(st.sets(rows), min_size=len(query), max_size=len(query)))
+    exclude = data.draw(
+        st.lists(gallery_rows | st.just(-1), min_size=len(query), max_size=len(query))
+    )
+    junk = data.draw(st.lists(st.sets(gallery_rows), min_size=len(query), max_size=len(query)))
     query_codes = data.draw(st.lists(st.integers(-1, 2), min_size=len(query), max_size=len(query)))
     gallery_codes = data.draw(
         st.lists(st.integers(-1, 2), min_size=len(gallery), max_size=len(gallery))
@@ -94,7 +96,7 @@ def test_ties_ignored_rows_and_blocks(query: Matrix, gallery: Matrix, data: st.D
         mock.patch.object(search, "QUERY_BLOCK", data.draw(st.sampled_from([1, 2, 512]))),
         mock.patch.object(search, "STATE_BYTES", data.draw(st.sampled_from([1, 2**20]))),
     ):
-        scores, found = search_exact(
+        scores, rows = search_exact(
             query, searched, k=k, metric="dot", exclude=np.array(exclude),
             ignore=[np.array(sorted(some), dtype=int) for some in junk],
             ignore_codes=(np.array(query_codes), np.array(gallery_codes)),
@@ -107,7 +109,7 @@ def test_ties_ignored_rows_and_blocks(query: Matrix, gallery: Matrix, data: st.D
     ]
     exact = query.astype(np.float64) @ gallery.astype(np.float64).T
     expected, expected_rows = reference_search(exact, k, ignored=ignored, places=places)
-    assert found.tolist() == expected_rows
+    assert rows.tolist() == expected_rows
     assert scores.tolist() == expected
 
 

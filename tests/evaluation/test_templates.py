@@ -19,14 +19,16 @@ from midspan.evaluation.templates import (
 Floats = npt.NDArray[np.floating]
 
 
-def slow_pool(vectors: Floats, template_ids: Floats, media_ids: Floats, wanted: int) -> Floats:
+def slow_pool(vectors: Floats, template_ids: Floats, media_ids: Floats, template: int) -> Floats:
     """Mean inside each medium, sum over media, normalise: by loops."""
     means = []
-    for medium in sorted({m for t, m in zip(template_ids, media_ids, strict=True) if t == wanted}):
+    for medium in sorted(
+        {m for t, m in zip(template_ids, media_ids, strict=True) if t == template}
+    ):
         own = [
             v
             for v, t, m in zip(vectors, template_ids, media_ids, strict=True)
-            if (t, m) == (wanted, medium)
+            if (t, m) == (template, medium)
         ]
         means.append(sum(own) / len(own))
     total = sum(means)
@@ -74,7 +76,7 @@ def test_templates_without_a_face_are_not_present() -> None:
         np.array(["b", "b", "c"]),
         np.array([1, 2, 1]),
         weights=np.array([0.5, 0.0, 0.0]),
-        wanted=np.array(["c", "a", "b"]),
+        requested=np.array(["c", "a", "b"]),
     )
     assert pooled.ids.tolist() == ["a", "b", "c"]
     assert pooled.present.tolist() == [False, True, False]
@@ -86,7 +88,9 @@ def test_templates_without_a_face_are_not_present() -> None:
 
 def test_only_the_wanted_templates_come_back() -> None:
     vectors = np.eye(3, dtype=np.float32)
-    pooled = pool_templates(vectors, np.array([1, 2, 3]), np.array([1, 1, 1]), wanted=np.array([2]))
+    pooled = pool_templates(
+        vectors, np.array([1, 2, 3]), np.array([1, 1, 1]), requested=np.array([2])
+    )
     assert pooled.ids.tolist() == [2]
     assert pooled.vectors.tolist() == [[0, 1, 0]]
 
@@ -215,7 +219,7 @@ def test_templates_are_fused_one_by_one() -> None:
         variances,
         template_ids,
         fusion=inverse_variance_fusion,
-        wanted=np.array([1, 2, 3, 8]),
+        requested=np.array([1, 2, 3, 8]),
     )
     assert fused.present.tolist() == [True, False, True, True]
     assert fused.variances is not None

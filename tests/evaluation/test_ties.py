@@ -8,8 +8,8 @@ from midspan.evaluation.ties import Groups, find_doubles, id_order, inverse, qui
 
 
 def doubles_of(vectors: np.typing.NDArray[np.float32]) -> dict[int, int]:
-    found = find_doubles(quick_keys(vectors), lambda: np.array_split(vectors, 3))
-    return dict(zip(found.rows.tolist(), found.firsts.tolist(), strict=True))
+    doubles = find_doubles(quick_keys(vectors), lambda: np.array_split(vectors, 3))
+    return dict(zip(doubles.rows.tolist(), doubles.firsts.tolist(), strict=True))
 
 
 def test_doubled_rows_are_found_with_their_first() -> None:
@@ -35,9 +35,9 @@ def test_groups_unfold_to_all_members_with_the_best_score() -> None:
     line, rows, scores = groups.unfold(
         np.array([0, 0, 1, 1]), np.array([2, 1, 4, 0]), np.array([0.5, 0.9, 0.3, 0.4], np.float32)
     )
-    found = sorted(zip(line.tolist(), rows.tolist(), scores.tolist(), strict=True))
+    members = sorted(zip(line.tolist(), rows.tolist(), scores.tolist(), strict=True))
     tenth = np.array([0.4, 0.5, 0.9], np.float32).tolist()
-    assert found == [
+    assert members == [
         (0, 0, tenth[1]), (0, 1, tenth[2]), (0, 2, tenth[1]), (0, 4, tenth[1]),
         (1, 0, tenth[0]), (1, 2, tenth[0]), (1, 4, tenth[0]),
     ]  # fmt: skip

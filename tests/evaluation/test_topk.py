@@ -24,10 +24,10 @@ def test_reaching_lists_what_reaches_the_floor(width: int) -> None:
     rng = np.random.default_rng(width)
     scores = rng.integers(0, 4, (5, width)).astype(np.float32)
     floor = np.array([[0], [1], [2], [3], [4]], dtype=np.float32)
-    line, column, found = reaching(scores, floor)
+    line, column, values = reaching(scores, floor)
     expected = [(i, j) for i in range(5) for j in range(width) if scores[i, j] >= floor[i, 0]]
     assert list(zip(line.tolist(), column.tolist(), strict=True)) == expected
-    assert found.tolist() == [float(scores[place]) for place in expected]
+    assert values.tolist() == [float(scores[place]) for place in expected]
 
 
 def test_best_keeps_the_k_largest_of_many_small_and_large_additions() -> None:

@@ -19,45 +19,45 @@ def views(**columns: Column) -> Embeddings:
 
 
 def test_without_variances_it_is_the_mean() -> None:
-    found = fuse_views(views(labels=np.array([1, 7, 1, 1, 7]), frame=np.arange(5)), GROUPS)
-    assert found.ids.tolist() == ["a", "b"]
+    fused = fuse_views(views(labels=np.array([1, 7, 1, 1, 7]), frame=np.arange(5)), GROUPS)
+    assert fused.ids.tolist() == ["a", "b"]
     for item, rows in (("a", [1, 4]), ("b", [0, 2, 3])):
         mean = views().vectors[rows].mean(axis=0)
-        fused = found.take([item]).vectors[0]
-        np.testing.assert_allclose(fused, mean / np.linalg.norm(mean), atol=1e-6)
-    assert found.columns["labels"].tolist() == [7, 1]
-    assert found.columns["views"].tolist() == [2, 3]
-    assert "frame" not in found.columns  # views disagree, so it says nothing of the item
+        vector = fused.take([item]).vectors[0]
+        np.testing.assert_allclose(vector, mean / np.linalg.norm(mean), atol=1e-6)
+    assert fused.columns["labels"].tolist() == ["7", "1"]
+    assert fused.columns["views"].tolist() == [2, 3]
+    assert "frame" not in fused.columns  # views disagree, so it says nothing of the item
 
 
 def test_views_count_by_their_variance() -> None:
     variance = np.array([[0.1, 0.4], [0.2, 0.2], [0.1, 0.1], [1e9, 1e9], [0.2, 0.2]])
-    found = fuse_views(views(variance=variance.astype(np.float32)), GROUPS)
+    fused = fuse_views(views(variance=variance.astype(np.float32)), GROUPS)
     slices = views().vectors.astype(float).reshape(5, 2, 2)
-    wanted = []
+    expected = []
     for k in range(2):
         total = sum(slices[row, k] / variance[row, k] for row in (0, 2, 3))
-        wanted.append(total / np.linalg.norm(total) / np.sqrt(2))
-    np.testing.assert_allclose(found.vectors[1], np.concatenate(wanted), atol=1e-6)
-    np.testing.assert_allclose(found.columns["variance"], [[0.2, 0.2], [0.1, 0.1]])
+        expected.append(total / np.linalg.norm(total) / np.sqrt(2))
+    np.testing.assert_allclose(fused.vectors[1], np.concatenate(expected), atol=1e-6)
+    np.testing.assert_allclose(fused.columns["variance"], [[0.2, 0.2], [0.1, 0.1]])
     # A view that nobody trusts is as good as gone.
     kept = [0, 1, 2, 4]
     without = fuse_views(views(variance=variance.astype(np.float32))[kept], GROUPS[kept])
-    np.testing.assert_allclose(found.vectors, without.vectors, atol=1e-6)
+    np.testing.assert_allclose(fused.vectors, without.vectors, atol=1e-6)
 
 
 def test_equal_variances_are_the_mean_of_each_slice() -> None:
-    found = fuse_views(views(variance=np.full((5, 2), 0.3, dtype=np.float32)), GROUPS)
+    fused = fuse_views(views(variance=np.full((5, 2), 0.3, dtype=np.float32)), GROUPS)
     mean = views().vectors[[1, 4]].mean(axis=0).reshape(2, 2)
-    wanted = (mean / np.linalg.norm(mean, axis=1, keepdims=True)).ravel() / np.sqrt(2)
-    np.testing.assert_allclose(found.vectors[0], wanted, atol=1e-6)
+    expected = (mean / np.linalg.norm(mean, axis=1, keepdims=True)).ravel() / np.sqrt(2)
+    np.testing.assert_allclose(fused.vectors[0], expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("shape", [(5,), (5, 2)])
 def test_confidence_is_the_mean_of_the_views(shape: tuple[int, ...]) -> None:
     confidence = np.random.default_rng(1).uniform(1, 9, size=shape).astype(np.float32)
-    found = fuse_views(views(confidence=confidence), GROUPS)
-    np.testing.assert_allclose(found.columns["confidence"][1], confidence[[0, 2, 3]].mean(axis=0))
+    fused = fuse_views(views(confidence=confidence), GROUPS)
+    np.testing.assert_allclose(fused.columns["confidence"][1], confidence[[0, 2, 3]].mean(axis=0))
 
 
 def test_rows_of_the_first_views() -> None:

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import sys
 
-from midspan.gallery.stores import open_store
+from midspan.gallery import Gallery
 from tests.gallery.script import step
 
 
 def main() -> None:
     location, seed, number = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    store = open_store(location)
+    gallery = Gallery.open(location)
     print("open", flush=True)
     while True:
-        step(store, seed, number)
+        step(gallery, seed, number)
         print(number, flush=True)
         number += 1
 

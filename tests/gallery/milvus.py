@@ -19,8 +19,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from midspan.gallery.stores.milvus import schema
-from midspan.gallery.stores.milvus.server import Server
+from midspan.gallery.engines.milvus_connection import SECONDS, MilvusConnection
+from midspan.gallery.engines.milvus_location import milvus_location
+from midspan.gallery.location import parse_location
 
 SPARES = 12
 WHERE = "MIDSPAN_MILVUS"
@@ -32,8 +33,6 @@ SETTINGS = {  # a server waits for more work to come before it does something: n
     "QUERYCOORD_CHECKSEGMENTINTERVAL": "50",
     "QUERYCOORD_CHECKINDEXINTERVAL": "100",
     "QUERYCOORD_UPDATENEXTTARGETINTERVAL": "1",
-    # 2.3.5 brings removed rows back when it compacts (benchmarks/milvus_deletes.py).
-    "DATACOORD_ENABLECOMPACTION": "false",
 }
 
 ETCD = """\
@@ -163,6 +162,10 @@ class Milvus:
     def location(self, name: str) -> str:
         return f"milvus://127.0.0.1:{self.port}/{name}"
 
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
     def kill(self) -> None:
         assert self._process is not None
         self._process.kill()
@@ -175,31 +178,36 @@ class Milvus:
 
 
 class Spares:
-    """Collections that are loaded before they are wanted; then they only get their name.
+    """Collections that are loaded before they are needed; then they only get their name.
 
     To load one takes Milvus two seconds, to load twenty no longer. `make` stands in for
-    `schema.make_collection`.
+    `MilvusConnection.make`.
     """
 
     def __init__(self, location: str) -> None:
-        self._server = Server(location)
-        self._make = schema.make_collection
+        place = parse_location(f"{location}?catalogue=memory:")
+        self._server = MilvusConnection(milvus_location(place), shown=location)
+        self._make = MilvusConnection.make
         self._shelves: dict[str, queue.Queue[str | Exception]] = {}
         self._uses: dict[str, int] = {}
         self._helper = ThreadPoolExecutor(1)
 
-    def make(self, server: Server, name: str, **settings: Any) -> None:
+    def make(self, server: MilvusConnection, name: str, **settings: Any) -> None:
+        if server.location.partitions or server.location.shards > 1:
+            self._make(server, name, **settings)
+            return
         kind = repr(settings)
         shelf = self._shelves.setdefault(kind, queue.Queue())
         self._uses[kind] = self._uses.get(kind, 0) + 1
-        wanted = min(self._uses[kind], SPARES)  # what is asked for often is kept in store
-        if shelf.qsize() <= wanted // 2:
-            for _ in range(wanted):
+        count = min(self._uses[kind], SPARES)  # what is asked for often is kept in store
+        if shelf.qsize() <= count // 2:
+            for _ in range(count):
                 self._helper.submit(self._add, shelf, settings)
         spare = shelf.get(timeout=240)
         if isinstance(spare, Exception):
             raise spare
-        self._server.rename(spare, name)
+        with server.errors():
+            server.client.rename_collection(spare, name, timeout=SECONDS)
 
     def _add(self, shelf: queue.Queue[str | Exception], settings: dict[str, Any]) -> None:
         name = f"spare_{uuid.uuid4().hex}"
@@ -211,14 +219,13 @@ class Spares:
             shelf.put(name)
 
     def forget(self, name: str) -> None:
-        """Collections of a gallery that is no longer wanted are dropped."""
-        head = self._server.described(name)
-        if head is None:
-            return
-        self._server.client.drop_alias(name)
-        for collection in self._server.collections():
-            if collection.startswith(f"{name}__"):
-                self._server.drop(collection)
+        """Collections of a gallery that is no longer needed are dropped."""
+        with self._server.errors():
+            for collection in self._server.collections():
+                if collection.startswith(f"{name}__"):
+                    for alias in self._server.client.list_aliases(collection)["aliases"]:
+                        self._server.client.drop_alias(alias)
+                    self._server.drop(collection)
 
     def close(self) -> None:
         self._helper.shutdown(cancel_futures=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import pwd
@@ -10,6 +11,7 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import psycopg
@@ -30,7 +32,8 @@ def binaries() -> Path | None:
 class Postgres:
     """PostgreSQL refuses to run as root: then it runs as `postgres` or `nobody`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, settings: Mapping[str, str] | None = None) -> None:
+        self._settings = settings or {}
         self.home = Path(tempfile.mkdtemp(prefix="midspan-pg-"))
         self.data = self.home / "data"
         self._identity: dict[str, int] = {}
@@ -82,6 +85,10 @@ class Postgres:
             "unix_socket_directories": str(self.home),
             "max_connections": "60",
             "shared_buffers": "64MB",
+            # a killed server loses nothing by these: only a machine without power does
+            "fsync": "off",
+            "full_page_writes": "off",
+            **self._settings,
         }
         command = [str(self.folder / "postgres"), "-D", str(self.data)]
         for name, value in settings.items():
@@ -94,7 +101,7 @@ class Postgres:
                 cwd="/",
                 **self._identity,  # type: ignore[call-overload]
             )
-        deadline = time.time() + 60
+        deadline = time.time() + 180
         while True:
             try:
                 psycopg.connect(self.url(), connect_timeout=5).close()
@@ -110,12 +117,17 @@ class Postgres:
     def location(self, table: str) -> str:
         return f"{self.url()}&table={table}"
 
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
     def kill(self) -> None:
         """As a power cut would: the whole server at once."""
         assert self._process is not None
         pids = [self._process.pid, *_children(self._process.pid)]
         for pid in pids:
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # a child ends when its parent is gone
+                os.kill(pid, signal.SIGKILL)
         self._process.wait()
 
     def stop(self) -> None:

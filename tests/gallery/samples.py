@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from midspan.gallery.items import Draft
-from midspan.gallery.records import Entry, Query, State
-from midspan.gallery.stores.base import Store
+from midspan.gallery import AuditEvent, Draft, Filter, Gallery, Hit, State
+from midspan.gallery.records import Record
+from midspan.gallery.routing import SearchPart
 from midspan.spaces import Embeddings, FloatArray, Space
 
 DIM = 8
@@ -20,8 +20,8 @@ WIDE = Space(name="wide", dim=12, fingerprint="f-wide")  # bridged: another dim
 STRANGER = Space(name="stranger", dim=DIM, fingerprint="f-stranger")
 
 
-def entry(what: str) -> Entry:
-    return Entry(who="tester", what=what)
+def event(what: str) -> AuditEvent:
+    return AuditEvent(who="tester", what=what)
 
 
 def unit(rng: np.random.Generator, count: int, dim: int = DIM) -> FloatArray:
@@ -48,39 +48,59 @@ def drafts(ids: Sequence[str], payloads: Sequence[Mapping[str, Any]] | None = No
 
 
 def add(
-    store: Store,
+    gallery: Gallery,
     ids: Sequence[str],
     *spaces: Space,
     payloads: Sequence[Mapping[str, Any]] | None = None,
     seed: int = 0,
 ) -> None:
     parts = [embed(ids, space, seed=seed) for space in spaces or (OLD,)]
-    store.upsert(drafts(ids, payloads), parts, mode="add")
+    gallery.put_drafts(drafts(ids, payloads), parts, mode="add")
 
 
-def start(store: Store, *, to: Space = NEW, live: tuple[str, ...] | None = None) -> State:
-    """What an upgrade's start does to the state."""
-    state = store.state()
+def start(gallery: Gallery, *, to: Space = NEW, live: tuple[str, ...] | None = None) -> State:
+    """What a direct upgrade's start does to the state."""
+    state = gallery.state
+    record = Record(
+        mode="direct",
+        old=state.live[-1],
+        new=to.fingerprint,
+        phase="running",
+        started=0.0,
+        rollback=False,
+    )
     after = dataclasses.replace(
         state,
         spaces={**state.spaces, to.fingerprint: to},
         live=live or (to.fingerprint, *state.live),
         target=to.fingerprint,
-        upgrade={"mode": "direct"},
+        upgrade=record.to_json(),
     )
-    return store.change(after, entry=entry("upgrade start"))
+    return gallery.change(after, event=event("upgrade start"))
 
 
-def near(store: Store, vectors: FloatArray, k: int = 10, **settings: Any) -> Query:
-    live = settings.pop("live", store.state().live)
-    return Query(
-        vectors=np.atleast_2d(vectors),
+def view(
+    gallery: Gallery,
+    vectors: FloatArray,
+    *,
+    k: int = 10,
+    live: tuple[str, ...] | None = None,
+    among: tuple[str, ...] | None = None,
+    filter: Filter | None = None,
+    exact: bool = False,
+) -> list[list[Hit]]:
+    """A search by any preference list, which only routing may choose in the product."""
+    session = gallery._session
+    snapshot = session.catalogue.snapshot()
+    chosen = live or snapshot.state.live
+    return session.searcher.search_parts(
+        snapshot,
+        [(SearchPart(live=chosen, among=among or chosen), np.atleast_2d(vectors))],
         k=k,
-        live=live,
-        among=settings.pop("among", live),
-        **settings,
+        filter=filter,
+        exact=exact,
     )
 
 
-def found(store: Store, query: Query) -> list[list[str]]:
-    return [[hit.id for hit in hits] for hits in store.search(query)]
+def found(hits: list[list[Hit]]) -> list[list[str]]:
+    return [[hit.id for hit in one] for one in hits]

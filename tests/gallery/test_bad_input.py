@@ -162,14 +162,14 @@ def test_what_an_encoder_cannot_make_goes_to_the_failure_list(tmp_path: Path) ->
         report = upgrade.run(embed, settings=QUICK)
         assert (report.stopped, report.written, report.failed) == ("done", 58, 2)
         assert accounted(gallery) == (0, 58, 2)
-        reasons = {one.id: one.reason for one in gallery.store.failures(after="", limit=9)}
+        reasons = {one.id: one.reason for one in gallery.work.failures(after="", limit=9)}
         assert set(reasons) == {"i0007", "i0011"}
         assert "NaN" in reasons["i0007"]
         assert "length zero" in reasons["i0011"]
         found = upgrade.search(vectors(ids(60), NEW), k=60)
         assert all(len({hit.id for hit in hits}) == 60 for hits in found)
         narrow = Space("new", 7, fingerprint="f-new")
-        gallery.store.retry()
+        gallery.work.retry()
         with pytest.raises(MidspanError, match="7-d"):
             upgrade.run(
                 lambda items: Embedded(
@@ -308,7 +308,6 @@ def test_a_server_that_goes_in_the_middle_of_a_backfill(postgres: Postgres) -> N
         assert new >= 8 * 4  # what was acknowledged is there; the fifth was being written
         assert upgrade.run(see, settings=QUICK).new == 200
         assert gallery.verify().ok
-        gallery.store.close()
 
 
 def test_a_vector_is_never_silently_repaired() -> None:

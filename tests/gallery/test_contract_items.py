@@ -15,24 +15,23 @@ from midspan.errors import (
     UnknownId,
     VectorError,
 )
+from midspan.gallery import Failed, Gallery
 from midspan.gallery.filters import Eq
-from midspan.gallery.items import Draft
-from midspan.gallery.records import Failed
-from midspan.gallery.stores.base import Store
+from midspan.gallery.records import Draft
 from midspan.spaces import Embeddings, Space
-from tests.gallery.samples import NEW, OLD, STRANGER, WIDE, add, drafts, embed, entry, found, near
+from tests.gallery.samples import NEW, OLD, STRANGER, WIDE, add, drafts, embed, event, found, view
 from tests.gallery.samples import start as start_upgrade
 
 
-def test_what_goes_in_comes_out(store: Store) -> None:
+def test_what_goes_in_comes_out(gallery: Gallery) -> None:
     before = time.time()
     payload = {"brand": "åcme", "price": 3.5, "tags": ["a", None], "deep": {"x": {"y": True}}}
-    store.upsert(
+    gallery.put_drafts(
         [Draft("a", uri="s3://bucket/a.jpg", payload=payload), Draft("b")],
         [embed(["b", "a"])],
         mode="add",
     )
-    first, second = store.get(["a", "b"])
+    first, second = gallery.get_many(["a", "b"])
     assert (first.id, first.uri, first.payload) == ("a", "s3://bucket/a.jpg", payload)
     assert (first.revision, first.spaces) == (1, (OLD.fingerprint,))
     assert before - 0.01 <= first.created == first.changed <= time.time() + 0.01
@@ -40,112 +39,117 @@ def test_what_goes_in_comes_out(store: Store) -> None:
 
 
 def test_get_and_vectors_keep_the_order_asked_for_and_leave_out_what_is_not_there(
-    store: Store,
+    gallery: Gallery,
 ) -> None:
-    add(store, ["a", "b", "c"])
-    assert [item.id for item in store.get(["c", "zz", "a"])] == ["c", "a"]
-    vectors = store.vectors(["c", "zz", "a"], space=OLD.fingerprint)
+    add(gallery, ["a", "b", "c"])
+    assert [item.id for item in gallery.get_many(["c", "zz", "a"])] == ["c", "a"]
+    vectors = gallery.vectors(["c", "zz", "a"], space=OLD.fingerprint)
     assert vectors.ids.tolist() == ["c", "a"]
     np.testing.assert_array_equal(vectors.vectors, embed(["c", "a"]).vectors)
-    assert len(store.vectors(["zz"], space=OLD.fingerprint)) == 0
-    assert store.get([]) == []
+    assert len(gallery.vectors(["zz"], space=OLD.fingerprint)) == 0
+    assert gallery.get_many([]) == []
 
 
-def test_vectors_are_kept_bit_for_bit(store: Store) -> None:
+def test_vectors_are_kept_bit_for_bit(gallery: Gallery) -> None:
     rows = np.random.default_rng(3).standard_normal((20, OLD.dim)).astype(np.float32) * 1e-3
     ids = [f"v{row}" for row in range(20)]
     given = Embeddings(ids=np.array(ids), vectors=rows, space=OLD)
-    store.upsert(drafts(ids), [given], mode="add")
-    kept = store.vectors(ids, space=OLD.fingerprint)
+    gallery.put_drafts(drafts(ids), [given], mode="add")
+    kept = gallery.vectors(ids, space=OLD.fingerprint)
     assert kept.vectors.tobytes() == rows.tobytes()
 
 
-def test_add_refuses_an_id_that_is_there_and_writes_nothing(store: Store) -> None:
-    add(store, ["a"])
+def test_add_refuses_an_id_that_is_there_and_writes_nothing(gallery: Gallery) -> None:
+    add(gallery, ["a"])
     with pytest.raises(ItemError, match="1 of 2 ids are in the gallery already, first 'a'"):
-        store.upsert(drafts(["b", "a"]), [embed(["b", "a"])], mode="add")
-    assert store.get(["b"]) == []
-    assert store.count().items == 1
+        gallery.put_drafts(drafts(["b", "a"]), [embed(["b", "a"])], mode="add")
+    assert gallery.get_many(["b"]) == []
+    assert gallery.count().items == 1
 
 
-def test_replace_makes_a_new_revision_and_drops_the_former_vectors(store: Store) -> None:
-    add(store, ["a", "b"])
-    start_upgrade(store)
-    store.fill(embed(["a"], NEW), revisions=[1])
-    created = store.get(["a"])[0].created
-    store.upsert([Draft("a", payload={"v": 2})], [embed(["a"], NEW, seed=5)], mode="replace")
-    item = store.get(["a"])[0]
+def test_replace_makes_a_new_revision_and_drops_the_former_vectors(gallery: Gallery) -> None:
+    add(gallery, ["a", "b"])
+    start_upgrade(gallery)
+    gallery.add_missing_vectors(embed(["a"], NEW), revisions=[1])
+    created = gallery.get_many(["a"])[0].created
+    gallery.put_drafts([Draft("a", payload={"v": 2})], [embed(["a"], NEW, seed=5)], mode="replace")
+    item = gallery.get_many(["a"])[0]
     assert (item.revision, item.payload, item.uri) == (2, {"v": 2}, None)
     assert item.created == created
     assert item.spaces == (NEW.fingerprint,)  # the old vector was of another image
     np.testing.assert_array_equal(
-        store.vectors(["a"], space=NEW.fingerprint).vectors, embed(["a"], NEW, seed=5).vectors
+        gallery.vectors(["a"], space=NEW.fingerprint).vectors, embed(["a"], NEW, seed=5).vectors
     )
 
 
-def test_replace_refuses_an_id_that_is_not_there(store: Store) -> None:
-    add(store, ["a"])
+def test_replace_refuses_an_id_that_is_not_there(gallery: Gallery) -> None:
+    add(gallery, ["a"])
     with pytest.raises(ItemError, match="1 of 2 ids are not in the gallery, first 'b'"):
-        store.upsert(drafts(["a", "b"]), [embed(["a", "b"])], mode="replace")
-    assert store.get(["a"])[0].revision == 1
+        gallery.put_drafts(drafts(["a", "b"]), [embed(["a", "b"])], mode="replace")
+    assert gallery.get_many(["a"])[0].revision == 1
 
 
-def test_put_adds_and_replaces(store: Store) -> None:
-    add(store, ["a"])
-    store.upsert(drafts(["a", "b"]), [embed(["a", "b"], seed=1)], mode="put")
-    assert [(item.id, item.revision) for item in store.get(["a", "b"])] == [("a", 2), ("b", 1)]
+def test_put_adds_and_replaces(gallery: Gallery) -> None:
+    add(gallery, ["a"])
+    gallery.put_drafts(drafts(["a", "b"]), [embed(["a", "b"], seed=1)], mode="put")
+    assert [(item.id, item.revision) for item in gallery.get_many(["a", "b"])] == [
+        ("a", 2),
+        ("b", 1),
+    ]
 
 
-def test_a_copy_keeps_its_times(store: Store) -> None:
-    store.upsert([Draft("a", created=100.5, changed=200.25)], [embed(["a"])], mode="put")
-    item = store.get(["a"])[0]
+def test_a_copy_keeps_its_times(gallery: Gallery) -> None:
+    gallery.put_drafts([Draft("a", created=100.5, changed=200.25)], [embed(["a"])], mode="put")
+    item = gallery.get_many(["a"])[0]
     assert (item.created, item.changed) == (100.5, 200.25)
 
 
-def test_delete_takes_items_and_vectors(store: Store) -> None:
-    add(store, ["a", "b", "c"])
-    assert store.delete(["a", "nobody", "c", "a"]) == 2
-    assert store.delete(["a"]) == 0
-    assert store.count().items == 1
-    assert store.count().stored == {OLD.fingerprint: 1}
-    assert found(store, near(store, embed(["a"]).vectors)) == [["b"]]
-    add(store, ["a"], seed=2)  # the id is free again, from revision 1
-    assert store.get(["a"])[0].revision == 1
-    assert found(store, near(store, embed(["a"], seed=2).vectors, k=1)) == [["a"]]
+def test_delete_takes_items_and_vectors(gallery: Gallery) -> None:
+    add(gallery, ["a", "b", "c"])
+    assert gallery.delete(["a", "nobody", "c", "a"]) == 2
+    assert gallery.delete(["a"]) == 0
+    assert gallery.count().items == 1
+    assert gallery.count().stored == {OLD.fingerprint: 1}
+    assert found(view(gallery, embed(["a"]).vectors)) == [["b"]]
+    add(gallery, ["a"], seed=2)  # the id is free again, from revision 1
+    assert gallery.get_many(["a"])[0].revision == 1
+    assert found(view(gallery, embed(["a"], seed=2).vectors, k=1)) == [["a"]]
 
 
-def test_annotate_changes_the_payload_only(store: Store) -> None:
-    add(store, ["a", "b"], payloads=[{"n": 1}, {"n": 2}])
-    store.annotate({"a": {"n": 7}})
-    item = store.get(["a"])[0]
+def test_annotate_changes_the_payload_only(gallery: Gallery) -> None:
+    add(gallery, ["a", "b"], payloads=[{"n": 1}, {"n": 2}])
+    gallery.set_payload({"a": {"n": 7}})
+    item = gallery.get_many(["a"])[0]
     assert (item.payload, item.revision, item.spaces) == ({"n": 7}, 1, (OLD.fingerprint,))
     assert item.changed >= item.created
-    hits = store.search(near(store, embed(["a"]).vectors, filter=Eq("n", 7)))[0]
+    hits = view(gallery, embed(["a"]).vectors, filter=Eq("n", 7))[0]
     assert [(hit.id, hit.payload) for hit in hits] == [("a", {"n": 7})]
     with pytest.raises(UnknownId, match="first 'zz'"):
-        store.annotate({"a": {"n": 8}, "zz": {}})
-    assert store.get(["a"])[0].payload == {"n": 7}
+        gallery.set_payload({"a": {"n": 8}, "zz": {}})
+    assert gallery.get_many(["a"])[0].payload == {"n": 7}
 
 
-def test_fill_gives_vectors_once_and_to_the_right_revision(store: Store) -> None:
-    add(store, ["a", "b", "c"])
-    start_upgrade(store)
-    store.upsert(drafts(["b"]), [embed(["b"], seed=1)], mode="replace")
-    store.delete(["c"])
-    assert store.fill(embed(["a", "b", "c"], NEW), revisions=[1, 1, 1]) == 1
-    assert store.fill(embed(["a", "b", "c"], NEW, seed=9), revisions=[1, 2, 1]) == 1
-    np.testing.assert_array_equal(  # never overwritten
-        store.vectors(["a"], space=NEW.fingerprint).vectors, embed(["a"], NEW).vectors
+def test_fill_gives_vectors_once_and_to_the_right_revision(gallery: Gallery) -> None:
+    add(gallery, ["a", "b", "c"])
+    start_upgrade(gallery)
+    gallery.put_drafts(drafts(["b"]), [embed(["b"], seed=1)], mode="replace")
+    gallery.delete(["c"])
+    assert gallery.add_missing_vectors(embed(["a", "b", "c"], NEW), revisions=[1, 1, 1]) == 1
+    assert (
+        gallery.add_missing_vectors(embed(["a", "b", "c"], NEW, seed=9), revisions=[1, 2, 1]) == 1
     )
-    assert store.get(["a"])[0].spaces == (OLD.fingerprint, NEW.fingerprint)
+    np.testing.assert_array_equal(  # never overwritten
+        gallery.vectors(["a"], space=NEW.fingerprint).vectors, embed(["a"], NEW).vectors
+    )
+    assert gallery.get_many(["a"])[0].spaces == (OLD.fingerprint, NEW.fingerprint)
 
 
-def test_fill_wants_a_revision_for_each_vector(store: Store) -> None:
-    add(store, ["a", "b"])
-    start_upgrade(store)
+def test_fill_wants_a_revision_for_each_vector(gallery: Gallery) -> None:
+    add(gallery, ["a", "b"])
+    start_upgrade(gallery)
     with pytest.raises(ItemError, match="1 revisions for 2 vectors"):
-        store.fill(embed(["a", "b"], NEW), revisions=[1])
-    assert store.count().stored[NEW.fingerprint] == 0
+        gallery.add_missing_vectors(embed(["a", "b"], NEW), revisions=[1])
+    assert gallery.count().stored[NEW.fingerprint] == 0
 
 
 @pytest.mark.parametrize(
@@ -156,36 +160,36 @@ def test_fill_wants_a_revision_for_each_vector(store: Store) -> None:
         (WIDE, "start an upgrade to the other"),
     ],
 )
-def test_vectors_of_another_space_are_refused(store: Store, space: Space, message: str) -> None:
+def test_vectors_of_another_space_are_refused(gallery: Gallery, space: Space, message: str) -> None:
     with pytest.raises(SpaceMismatch, match=message):
-        add(store, ["a"], space)
-    add(store, ["b"])
+        add(gallery, ["a"], space)
+    add(gallery, ["b"])
     with pytest.raises(SpaceMismatch, match=message):
-        store.fill(embed(["b"], space), revisions=[1])
-    assert store.count().items == 1
+        gallery.add_missing_vectors(embed(["b"], space), revisions=[1])
+    assert gallery.count().items == 1
 
 
-def test_every_item_needs_a_vector_and_every_vector_an_item(store: Store) -> None:
+def test_every_item_needs_a_vector_and_every_vector_an_item(gallery: Gallery) -> None:
     with pytest.raises(ItemError, match="1 of 2 items come without a vector, first 'b'"):
-        store.upsert(drafts(["a", "b"]), [embed(["a"])], mode="add")
+        gallery.put_drafts(drafts(["a", "b"]), [embed(["a"])], mode="add")
     with pytest.raises(ItemError, match="a vector for 'b', which is none of the items"):
-        store.upsert(drafts(["a"]), [embed(["a", "b"])], mode="add")
+        gallery.put_drafts(drafts(["a"]), [embed(["a", "b"])], mode="add")
     with pytest.raises(ItemError, match="give each item once"):
-        store.upsert(drafts(["a", "a"]), [embed(["a"])], mode="add")
+        gallery.put_drafts(drafts(["a", "a"]), [embed(["a"])], mode="add")
     with pytest.raises(ItemError, match="two sets of vectors"):
-        store.upsert(drafts(["a"]), [embed(["a"]), embed(["a"])], mode="add")
-    assert store.count().items == 0
+        gallery.put_drafts(drafts(["a"]), [embed(["a"]), embed(["a"])], mode="add")
+    assert gallery.count().items == 0
 
 
-def test_vectors_too_long_to_compare_are_refused(store: Store) -> None:
+def test_vectors_too_long_to_compare_are_refused(gallery: Gallery) -> None:
     long = Embeddings(
         ids=np.array(["a"]), vectors=np.full((1, OLD.dim), 1e30, np.float32), space=OLD
     )
     with pytest.raises(VectorError, match="scale it"):
-        store.upsert(drafts(["a"]), [long], mode="add")
+        gallery.put_drafts(drafts(["a"]), [long], mode="add")
 
 
-def test_hostile_ids_and_payloads_are_kept_as_they_are(store: Store) -> None:
+def test_hostile_ids_and_payloads_are_kept_as_they_are(gallery: Gallery) -> None:
     ids = [
         "../../etc/passwd",
         "'; DROP TABLE items; --",
@@ -195,81 +199,79 @@ def test_hostile_ids_and_payloads_are_kept_as_they_are(store: Store) -> None:
         '"',
     ]
     payload = {"'; --": "\\\"'\n\t", "ключ": {"$x": [1, {'a"b': "\u2028"}]}, "": 0, "big": 2**62}
-    add(store, ids, payloads=[payload] * len(ids))
-    assert {item.id: item.payload for item in store.get(ids)} == dict.fromkeys(ids, payload)
-    assert [
-        item.id for item in store.scan(filter=None, missing=None, after="", limit=10)
-    ] == sorted(ids)
+    add(gallery, ids, payloads=[payload] * len(ids))
+    assert {item.id: item.payload for item in gallery.get_many(ids)} == dict.fromkeys(ids, payload)
+    assert [item.id for item in gallery.scan(after="", limit=10)] == sorted(ids)
     for id in ids:
-        hits = store.search(near(store, embed([id]).vectors, k=1))[0]
+        hits = view(gallery, embed([id]).vectors, k=1)[0]
         assert (hits[0].id, hits[0].payload) == (id, payload)
-    assert store.delete(ids) == len(ids)
+    assert gallery.delete(ids) == len(ids)
 
 
-def test_ids_that_cannot_be_are_nowhere(store: Store) -> None:
-    add(store, ["a"])
-    start_upgrade(store)
+def test_ids_that_cannot_be_are_nowhere(gallery: Gallery) -> None:
+    add(gallery, ["a"])
+    start_upgrade(gallery)
     odd = ["", "\0", "a\0", "\ud800", "x" * 100_000, "a\n"]
-    assert [item.id for item in store.get([*odd, "a"])] == ["a"]
-    assert store.vectors([*odd, "a"], space=OLD.fingerprint).ids.tolist() == ["a"]
-    store.prioritise(odd, [1.0] * len(odd))
-    store.fail([Failed(id, 1, "x") for id in odd], retry_after=None)
+    assert [item.id for item in gallery.get_many([*odd, "a"])] == ["a"]
+    assert gallery.vectors([*odd, "a"], space=OLD.fingerprint).ids.tolist() == ["a"]
+    gallery.work.prioritise(odd, [1.0] * len(odd))
+    gallery.work.fail([Failed(id, 1, "x") for id in odd], retry_after=None)
     with pytest.raises(UnknownId):
-        store.annotate({"\ud800": {}})
+        gallery.set_payload({"\ud800": {}})
     for cursor in odd[1:]:
         with pytest.raises(ItemError, match="item id"):
-            store.scan(filter=None, missing=None, after=cursor, limit=5)
+            gallery.scan(after=cursor, limit=5)
         with pytest.raises(ItemError, match="item id"):
-            store.failures(after=cursor, limit=5)
-    assert store.delete(odd) == 0
-    assert store.count().items == 1
+            gallery.work.failures(after=cursor, limit=5)
+    assert gallery.delete(odd) == 0
+    assert gallery.count().items == 1
 
 
-def test_a_payload_of_one_megabyte_is_kept(store: Store) -> None:
+def test_a_payload_of_one_megabyte_is_kept(gallery: Gallery) -> None:
     payload = {"text": "x" * (2**20 - 20)}
-    add(store, ["a"], payloads=[payload])
-    assert store.get(["a"])[0].payload == payload
+    add(gallery, ["a"], payloads=[payload])
+    assert gallery.get_many(["a"])[0].payload == payload
 
 
-def test_scan_walks_by_id_with_a_cursor(store: Store) -> None:
+def test_scan_walks_by_id_with_a_cursor(gallery: Gallery) -> None:
     ids = [f"i{number:03}" for number in range(25)]
-    add(store, ids[::-1], payloads=[{"even": number % 2 == 0} for number in range(25)][::-1])
-    start_upgrade(store)
-    store.fill(embed(ids[:10], NEW), revisions=[1] * 10)
+    add(gallery, ids[::-1], payloads=[{"even": number % 2 == 0} for number in range(25)][::-1])
+    start_upgrade(gallery)
+    gallery.add_missing_vectors(embed(ids[:10], NEW), revisions=[1] * 10)
     seen: list[str] = []
-    while page := store.scan(filter=None, missing=None, after=seen[-1] if seen else "", limit=7):
+    while page := gallery.scan(after=seen[-1] if seen else "", limit=7):
         seen += [item.id for item in page]
     assert seen == ids
-    evens = store.scan(filter=Eq("even", True), missing=None, after="i004", limit=3)
+    evens = gallery.scan(filter=Eq("even", True), after="i004", limit=3)
     assert [item.id for item in evens] == ["i006", "i008", "i010"]
-    left = store.scan(filter=Eq("even", False), missing=NEW.fingerprint, after="", limit=2)
+    left = gallery.scan(filter=Eq("even", False), missing=NEW.fingerprint, after="", limit=2)
     assert [item.id for item in left] == ["i011", "i013"]
     with pytest.raises(SpaceMismatch, match="does not know"):
-        store.scan(filter=None, missing="f-nobody", after="", limit=2)
+        gallery.scan(filter=None, missing="f-nobody", after="", limit=2)
     with pytest.raises(GalleryError, match="limit = 0"):
-        store.scan(filter=None, missing=None, after="", limit=0)
+        gallery.scan(after="", limit=0)
 
 
-def test_a_closed_store_says_so(store: Store) -> None:
-    add(store, ["a"])
-    store.close()
-    store.close()  # twice does no harm
+def test_a_closed_store_says_so(gallery: Gallery) -> None:
+    add(gallery, ["a"])
+    gallery.close()
+    gallery.close()  # twice does no harm
     with pytest.raises(StoreError, match="closed"):
-        store.get(["a"])
+        gallery.get_many(["a"])
     with pytest.raises(StoreError, match="closed"):
-        add(store, ["b"])
+        add(gallery, ["b"])
 
 
-def test_the_sequence_grows_with_each_write(store: Store) -> None:
-    numbers = [store.sequence()]
+def test_the_sequence_grows_with_each_write(gallery: Gallery) -> None:
+    numbers = [gallery.sequence()]
     for write in (
-        lambda: add(store, ["a", "b"]),
-        lambda: store.annotate({"a": {"x": 1}}),
-        lambda: start_upgrade(store),
-        lambda: store.fill(embed(["a"], NEW), revisions=[1]),
-        lambda: store.delete(["b"]),
-        lambda: store.record(entry("note")),
+        lambda: add(gallery, ["a", "b"]),
+        lambda: gallery.set_payload({"a": {"x": 1}}),
+        lambda: start_upgrade(gallery),
+        lambda: gallery.add_missing_vectors(embed(["a"], NEW), revisions=[1]),
+        lambda: gallery.delete(["b"]),
+        lambda: gallery.record(event("note")),
     ):
         write()
-        numbers.append(store.sequence())
+        numbers.append(gallery.sequence())
     assert numbers == sorted(set(numbers))

@@ -9,12 +9,10 @@ import numpy as np
 import pytest
 
 from midspan.errors import GalleryError, SpaceMismatch, VectorError
+from midspan.gallery import Gallery
 from midspan.gallery.filters import And, Eq, Exists, Filter, In, Not, Or, Range, matches
-from midspan.gallery.records import Query
-from midspan.gallery.stores import create_store
-from midspan.gallery.stores.base import Store
 from midspan.spaces import Embeddings, FloatArray, Space
-from tests.gallery.conftest import Locate
+from tests.gallery.conftest import VECTORS, Locate, engines, locator
 from tests.gallery.samples import (
     DIM,
     NEW,
@@ -23,12 +21,18 @@ from tests.gallery.samples import (
     add,
     drafts,
     embed,
-    entry,
+    event,
     found,
-    near,
     start,
     unit,
+    view,
 )
+
+
+@pytest.fixture(params=engines(("memory", *VECTORS)))
+def locate(request: pytest.FixtureRequest) -> Locate:
+    """The reference and every engine."""
+    return locator(request)
 
 
 def slow_search(
@@ -53,11 +57,11 @@ def test_search_finds_what_the_definition_says(locate: Locate, metric: Any, exac
     space = Space(name="s", dim=DIM, metric=metric)
     ids = [f"i{number:03}" for number in range(200)]
     rows = (rng.standard_normal((200, DIM)) * rng.uniform(0.5, 2, (200, 1)) + 1).astype(np.float32)
-    store = create_store(locate(), space, entry=entry("create"))
+    gallery = Gallery.create(locate(), space)
     given = Embeddings(ids=np.array(ids), vectors=rows, space=space)
-    store.upsert(drafts(ids), [given], mode="add")
+    gallery.put_drafts(drafts(ids), [given], mode="add")
     queries = rng.standard_normal((7, DIM)).astype(np.float32) + 1
-    hits = store.search(near(store, queries, k=13, exact=exact))
+    hits = view(gallery, queries, k=13, exact=exact)
     by_id = dict(zip(ids, rows, strict=True))
     for query, got in zip(queries, hits, strict=True):
         wanted = slow_search(by_id, query, k=13, metric=metric)
@@ -66,58 +70,58 @@ def test_search_finds_what_the_definition_says(locate: Locate, metric: Any, exac
             [hit.score for hit in got], [score for _, score in wanted], rtol=1e-5, atol=1e-6
         )
         assert all(hit.space == space for hit in got)
-    store.close()
+    gallery.close()
 
 
-def test_equal_scores_stand_by_id(store: Store) -> None:
+def test_equal_scores_stand_by_id(gallery: Gallery) -> None:
     ids = [f"d{number:03}" for number in range(60)]
     same = np.repeat(embed(["x"]).vectors, 60, axis=0)
     order = np.random.default_rng(0).permutation(60)
     shuffled = [ids[row] for row in order]
-    store.upsert(
+    gallery.put_drafts(
         drafts(shuffled),
         [Embeddings(ids=np.array(shuffled), vectors=same, space=OLD)],
         mode="add",
     )
-    hits = store.search(near(store, same[0], k=7))[0]
+    hits = view(gallery, same[0], k=7)[0]
     assert [hit.id for hit in hits] == ids[:7]
     assert len({hit.score for hit in hits}) == 1
 
 
-def test_a_query_of_any_length_has_the_same_cosine(store: Store) -> None:
-    add(store, ["a", "b", "c"])
+def test_a_query_of_any_length_has_the_same_cosine(gallery: Gallery) -> None:
+    add(gallery, ["a", "b", "c"])
     query = embed(["b"]).vectors
-    one, other = store.search(near(store, np.concatenate([query, query * 1000])))
+    one, other = view(gallery, np.concatenate([query, query * 1000]))
     assert [hit.id for hit in one] == [hit.id for hit in other]
     assert one[0].score == pytest.approx(1.0)
     np.testing.assert_allclose([h.score for h in one], [h.score for h in other], atol=1e-6)
 
 
-def test_threshold_and_k_limit_the_answer(store: Store) -> None:
-    add(store, [f"i{number}" for number in range(20)])
+def test_threshold_and_k_limit_the_answer(gallery: Gallery) -> None:
+    add(gallery, [f"i{number}" for number in range(20)])
     query = embed(["i3"]).vectors
-    every = store.search(near(store, query, k=100))[0]
+    every = view(gallery, query, k=100)[0]
     assert len(every) == 20
     cut = every[4].score
-    above = store.search(near(store, query, k=100, threshold=cut))[0]
+    above = gallery.search(query, space=OLD, k=100, threshold=cut)[0]
     assert above == every[:5]
-    assert store.search(near(store, query, k=100, threshold=1.5)) == [[]]
+    assert gallery.search(query, space=OLD, k=100, threshold=1.5) == [[]]
 
 
-def test_an_empty_gallery_answers_with_nothing(store: Store) -> None:
-    assert store.search(near(store, unit(np.random.default_rng(0), 3))) == [[], [], []]
-    assert store.search(near(store, np.empty((0, DIM), np.float32))) == []
+def test_an_empty_gallery_answers_with_nothing(gallery: Gallery) -> None:
+    assert view(gallery, unit(np.random.default_rng(0), 3)) == [[], [], []]
+    assert view(gallery, np.empty((0, DIM), np.float32)) == []
 
 
 # ---- live rule
 
 
-def test_the_first_space_of_the_list_is_live(store: Store) -> None:
+def test_the_first_space_of_the_list_is_live(gallery: Gallery) -> None:
     ids = ["a", "b", "c", "d"]
-    add(store, ids)
-    start(store)
-    store.fill(embed(["b", "d"], NEW), revisions=[1, 1])
-    hits = {hit.id: hit for hit in store.search(near(store, embed(["b"], NEW).vectors))[0]}
+    add(gallery, ids)
+    start(gallery)
+    gallery.add_missing_vectors(embed(["b", "d"], NEW), revisions=[1, 1])
+    hits = {hit.id: hit for hit in view(gallery, embed(["b"], NEW).vectors)[0]}
     assert hits.keys() == set(ids)  # each once
     assert {id: hit.space.name for id, hit in hits.items()} == {
         "a": "old",
@@ -128,80 +132,81 @@ def test_the_first_space_of_the_list_is_live(store: Store) -> None:
     assert hits["b"].score == pytest.approx(1.0)
 
 
-def test_one_part_at_a_time_and_the_former_view(store: Store) -> None:
+def test_one_part_at_a_time_and_the_former_view(gallery: Gallery) -> None:
     ids = ["a", "b", "c", "d"]
-    add(store, ids)
-    start(store)
-    store.fill(embed(["b", "d"], NEW), revisions=[1, 1])
+    add(gallery, ids)
+    start(gallery)
+    gallery.add_missing_vectors(embed(["b", "d"], NEW), revisions=[1, 1])
     query = embed(["b"]).vectors
     parts = {
-        space.name: found(store, near(store, query, among=(space.fingerprint,)))[0]
+        space.name: found(view(gallery, query, among=(space.fingerprint,)))[0]
         for space in (OLD, NEW)
     }
     assert {name: sorted(part) for name, part in parts.items()} == {
         "old": ["a", "c"],
         "new": ["b", "d"],
     }
-    before = store.search(near(store, query, live=(OLD.fingerprint,)))[0]
+    before = view(gallery, query, live=(OLD.fingerprint,))[0]
     assert {hit.id for hit in before} == set(ids)
     assert {hit.space.name for hit in before} == {"old"}
     assert before[0].id == "b"
     assert before[0].score == pytest.approx(1.0)
 
 
-def test_spaces_of_other_dims_are_searched_part_by_part(store: Store) -> None:
-    add(store, ["a", "b", "c"])
-    start(store, to=WIDE)
-    store.fill(embed(["c"], WIDE), revisions=[1])
-    live = store.state().live
-    old = near(store, embed(["c"]).vectors, among=(OLD.fingerprint,))
-    assert sorted(found(store, old)[0]) == ["a", "b"]
-    wide = near(store, embed(["c"], WIDE).vectors, among=(WIDE.fingerprint,))
-    assert found(store, wide) == [["c"]]
+def test_spaces_of_other_dims_are_searched_part_by_part(gallery: Gallery) -> None:
+    add(gallery, ["a", "b", "c"])
+    start(gallery, to=WIDE)
+    gallery.add_missing_vectors(embed(["c"], WIDE), revisions=[1])
+    live = gallery.state.live
+    old = view(gallery, embed(["c"]).vectors, among=(OLD.fingerprint,))
+    assert sorted(found(old)[0]) == ["a", "b"]
+    wide = view(gallery, embed(["c"], WIDE).vectors, among=(WIDE.fingerprint,))
+    assert found(wide) == [["c"]]
     with pytest.raises(SpaceMismatch, match="one by one through a bridge"):
-        store.search(near(store, embed(["c"]).vectors, among=live))
+        view(gallery, embed(["c"]).vectors, among=live)
 
 
-def test_a_rollback_is_one_change_and_brings_the_old_answers_back(store: Store) -> None:
+def test_a_rollback_is_one_change_and_brings_the_old_answers_back(gallery: Gallery) -> None:
     ids = [f"i{number}" for number in range(30)]
-    add(store, ids)
+    add(gallery, ids)
     queries = embed(["q1", "q2", "q3"]).vectors
-    before = store.search(near(store, queries))
-    start(store)
-    store.fill(embed(ids, NEW), revisions=[1] * 30)
-    during = store.search(near(store, queries))
+    before = view(gallery, queries)
+    start(gallery)
+    gallery.add_missing_vectors(embed(ids, NEW), revisions=[1] * 30)
+    during = view(gallery, queries)
     assert {hit.space.name for hits in during for hit in hits} == {"new"}
-    state = store.state()
-    store.change(
+    state = gallery.state
+    gallery.change(
         dataclasses.replace(state, live=(OLD.fingerprint,), target=None, upgrade=None),
-        entry=entry("upgrade rollback"),
+        event=event("upgrade rollback"),
     )
-    assert store.search(near(store, queries)) == before
+    assert view(gallery, queries) == before
 
 
-def test_finish_drops_the_old_vectors_and_forgets_the_space(store: Store) -> None:
+def test_finish_drops_the_old_vectors_and_forgets_the_space(gallery: Gallery) -> None:
     ids = [f"i{number}" for number in range(10)]
-    add(store, ids)
-    state = start(store)
-    store.fill(embed(ids, NEW), revisions=[1] * 10)
-    during = store.search(near(store, embed(["q"], NEW).vectors))
+    add(gallery, ids)
+    state = start(gallery)
+    gallery.add_missing_vectors(embed(ids, NEW), revisions=[1] * 10)
+    during = view(gallery, embed(["q"], NEW).vectors)
     with pytest.raises(GalleryError, match="is in use"):
-        store.drop(OLD.fingerprint, limit=100)
-    state = store.change(
+        gallery.drop_vectors(OLD.fingerprint)
+    state = gallery.change(
         dataclasses.replace(state, live=(NEW.fingerprint,), target=None, upgrade=None),
-        entry=entry("upgrade finish"),
+        event=event("upgrade finish"),
     )
     rest = dataclasses.replace(state, spaces={NEW.fingerprint: NEW})
     with pytest.raises(GalleryError, match=r"10 vectors of 'old'.*drop them"):
-        store.change(rest, entry=entry("forget"))
-    assert [store.drop(OLD.fingerprint, limit=4) for _ in range(4)] == [4, 4, 2, 0]
-    store.change(rest, entry=entry("forget"))
-    assert store.get(["i3"])[0].spaces == (NEW.fingerprint,)
-    assert store.search(near(store, embed(["q"], NEW).vectors)) == during
-    start(store, to=OLD)  # and it may come back, empty
-    assert store.count().stored == {NEW.fingerprint: 10, OLD.fingerprint: 0}
-    store.fill(embed(["i3"], OLD), revisions=[1])
-    hits = {hit.id: hit.space.name for hit in store.search(near(store, embed(["q"]).vectors))[0]}
+        gallery.change(rest, event=event("forget"))
+    assert gallery.drop_vectors(OLD.fingerprint, event=event("drop")) == 10
+    assert gallery.state.spaces == {NEW.fingerprint: NEW}
+    assert gallery.audit_log(limit=1)[0].what == "drop"
+    assert gallery.get_many(["i3"])[0].spaces == (NEW.fingerprint,)
+    assert view(gallery, embed(["q"], NEW).vectors) == during
+    start(gallery, to=OLD)  # and it may come back, empty
+    assert gallery.count().stored == {NEW.fingerprint: 10, OLD.fingerprint: 0}
+    gallery.add_missing_vectors(embed(["i3"], OLD), revisions=[1])
+    hits = {hit.id: hit.space.name for hit in view(gallery, embed(["q"]).vectors)[0]}
     assert hits == {id: "old" if id == "i3" else "new" for id in ids}
 
 
@@ -255,32 +260,35 @@ FILTERS: list[Filter] = [
 ]
 
 
-def test_filters_mean_the_same_everywhere(store: Store) -> None:
+def test_filters_mean_the_same_everywhere(gallery: Gallery) -> None:
     ids = [f"p{number}" for number in range(len(PAYLOADS))]
-    add(store, ids, payloads=PAYLOADS)
+    add(gallery, ids, payloads=PAYLOADS)
     for condition in FILTERS:
         wanted = [
             id for id, payload in zip(ids, PAYLOADS, strict=True) if matches(condition, payload)
         ]
-        scanned = store.scan(filter=condition, missing=None, after="", limit=100)
+        scanned = gallery.scan(filter=condition, after="", limit=100)
         assert [item.id for item in scanned] == wanted, condition
         for exact in (True, False):
-            query = near(store, embed(["q"]).vectors, k=100, filter=condition, exact=exact)
-            assert sorted(found(store, query)[0]) == wanted, condition
+            hits = view(gallery, embed(["q"]).vectors, k=100, filter=condition, exact=exact)
+            assert sorted(found(hits)[0]) == wanted, condition
 
 
-def test_a_filter_follows_payloads_that_change(store: Store) -> None:
+def test_a_filter_follows_payloads_that_change(gallery: Gallery) -> None:
     ids = [f"p{number}" for number in range(20)]
-    add(store, ids, payloads=[{"n": number % 2} for number in range(20)])
-    query = near(store, embed(["q"]).vectors, k=100, filter=Eq("n", 1))
-    assert len(found(store, query)[0]) == 10
-    store.annotate({"p0": {"n": 1}, "p1": {}})
-    store.delete(["p3"])
-    store.upsert(
+    add(gallery, ids, payloads=[{"n": number % 2} for number in range(20)])
+
+    def passing() -> list[str]:
+        return found(gallery.search(embed(["q"]), k=100, filter=Eq("n", 1)))[0]
+
+    assert len(passing()) == 10
+    gallery.set_payload({"p0": {"n": 1}, "p1": {}})
+    gallery.delete(["p3"])
+    gallery.put_drafts(
         drafts(["p5", "new"], [{"n": 0}, {"n": 1}]), [embed(["p5", "new"], seed=4)], mode="put"
     )
     wanted = {f"p{n}" for n in range(7, 20, 2)} | {"p0", "new"}
-    assert set(found(store, query)[0]) == wanted
+    assert set(passing()) == wanted
 
 
 # ---- bad queries
@@ -289,7 +297,7 @@ def test_a_filter_follows_payloads_that_change(store: Store) -> None:
 @pytest.mark.parametrize(
     ("vectors", "k", "error", "message"),
     [
-        (np.ones((1, DIM + 1), np.float32), 5, VectorError, r"shape \(1, 9\).*wants \(Q, 8\)"),
+        (np.ones((1, DIM + 1), np.float32), 5, VectorError, r"shape \(1, 9\).*requires \(Q, 8\)"),
         (np.zeros((1, DIM), np.float32), 5, VectorError, "length zero, which"),
         (np.full((1, DIM), np.nan, np.float32), 5, VectorError, "NaN"),
         (np.full((1, DIM), np.inf, np.float32), 5, VectorError, "NaN or infinite"),
@@ -298,17 +306,8 @@ def test_a_filter_follows_payloads_that_change(store: Store) -> None:
     ],
 )
 def test_bad_queries_are_refused(
-    store: Store, vectors: FloatArray, k: int, error: type[Exception], message: str
+    gallery: Gallery, vectors: FloatArray, k: int, error: type[Exception], message: str
 ) -> None:
-    add(store, ["a"])
+    add(gallery, ["a"])
     with pytest.raises(error, match=message):
-        store.search(near(store, vectors, k=k))
-
-
-def test_unknown_spaces_in_a_query_are_refused(store: Store) -> None:
-    add(store, ["a"])
-    vectors = embed(["q"]).vectors
-    with pytest.raises(SpaceMismatch, match="does not know the space 'f-x'"):
-        store.search(Query(vectors, k=1, live=("f-x",), among=("f-x",)))
-    with pytest.raises(GalleryError, match="wanted some of"):
-        store.search(Query(vectors, k=1, live=(OLD.fingerprint,), among=()))
+        gallery.search(vectors, space=OLD, k=k)

@@ -8,11 +8,9 @@ from collections.abc import Sequence
 import pytest
 
 from midspan.errors import GalleryError
-from midspan.gallery import Gallery, copy
+from midspan.gallery import AuditEvent, Gallery, copy
 from midspan.gallery.copy import copy_into, open_copy
-from midspan.gallery.items import Draft
-from midspan.gallery.records import Mode
-from midspan.gallery.stores.memory import MemoryStore
+from midspan.gallery.records import Draft
 from midspan.spaces import Embeddings
 from tests.gallery.conftest import Locate
 from tests.gallery.samples import NEW, OLD, embed, start
@@ -33,8 +31,8 @@ def fill(gallery: Gallery, count: int = 110) -> list[str]:
 
 
 def same(one: Gallery, other: Gallery) -> None:
-    mine = one.store.scan(filter=None, missing=None, after="", limit=100_000)
-    theirs = other.store.scan(filter=None, missing=None, after="", limit=100_000)
+    mine = one.scan(limit=100_000)
+    theirs = other.scan(limit=100_000)
     assert [(i.id, i.uri, i.payload, i.created, i.changed, i.spaces) for i in mine] == [
         (i.id, i.uri, i.payload, i.created, i.changed, i.spaces) for i in theirs
     ]
@@ -53,7 +51,7 @@ def test_a_copy_equals_its_source(locate: Locate) -> None:
             same(source, target)
             source.delete(["i00003"])
             source.replace(embed(["i00004"], seed=3))
-            source.annotate({"i00005": {"x": 1}})
+            source.set_payload({"i00005": {"x": 1}})
             source.add(embed(["zz"]))
             report = copy_into(source, target)
             assert (report.items, report.written, report.deleted) == (110, 3, 1)
@@ -63,29 +61,43 @@ def test_a_copy_equals_its_source(locate: Locate) -> None:
 class Stopped(Exception): ...
 
 
-class Failing(MemoryStore):
-    """Stops at the third batch."""
-
-    writes = 0
-
-    def upsert(self, drafts: Sequence[Draft], vectors: Sequence[Embeddings], *, mode: Mode) -> None:
-        self.writes += 1
-        if self.writes == 3:
-            raise Stopped
-        super().upsert(drafts, vectors, mode=mode)
-
-
-def test_a_stopped_copy_goes_on_where_it_was(locate: Locate) -> None:
-    with Gallery.create(locate(), OLD) as source:
+def test_a_stopped_copy_continues_where_it_was(
+    locate: Locate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Gallery.create(locate(), OLD) as source, Gallery.create("memory:", OLD) as target:
         fill(source, 210)
-        store = Failing.create("memory:", OLD, entry=source.trail(limit=1)[0])
-        target = Gallery(store)
-        with pytest.raises(Stopped):
-            copy_into(source, target)
+        write, writes = target.put_drafts, 0
+
+        def stop_at_the_third(drafts: Sequence[Draft], vectors: Sequence[Embeddings]) -> None:
+            nonlocal writes
+            writes += 1
+            if writes == 3:
+                raise Stopped
+            write(drafts, vectors)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(target, "put_drafts", stop_at_the_third)
+            with pytest.raises(Stopped):
+                copy_into(source, target)
         assert len(target) == 200
         report = copy_into(source, target)
         assert (report.items, report.written) == (210, 10)
         same(source, target)
+
+
+def test_a_copy_is_recognised_however_long_the_audit_log_is(locate_catalogue: Locate) -> None:
+    location = locate_catalogue()
+    with Gallery.create("memory:", OLD) as source:
+        fill(source, 3)
+        open_copy(source, location).close()
+        with Gallery.open(location) as target:
+            copy_into(source, target)
+            catalogue = target._session.catalogue
+            with catalogue.writing() as connection:
+                for number in range(1100):
+                    catalogue.audit.write(connection, AuditEvent("x", "note", {"n": number}))
+        with open_copy(source, location) as target:
+            assert copy_into(source, target).written == 0
 
 
 def test_a_copy_does_not_write_over_another_gallery(locate: Locate) -> None:
@@ -109,6 +121,6 @@ def test_a_copy_does_not_write_over_another_gallery(locate: Locate) -> None:
 
 def test_a_gallery_in_an_upgrade_is_not_copied(locate: Locate) -> None:
     with Gallery.create(locate(), OLD) as source:
-        start(source.store, to=NEW)
+        start(source, to=NEW)
         with pytest.raises(GalleryError, match="in the middle of an upgrade"):
             copy(source, locate())

@@ -12,15 +12,13 @@ from pathlib import Path
 import pytest
 
 from midspan.gallery import Gallery
-from midspan.gallery.stores import create_store, open_store
-from midspan.gallery.stores.memory import MemoryStore
 from tests.gallery.conftest import Locate
-from tests.gallery.samples import OLD, entry
+from tests.gallery.samples import OLD
 from tests.gallery.script import picture, same_search, step
 
 ROOT = Path(__file__).parents[2]
 KILLS = 7
-KILLS_SLOWLY = 2  # Milvus: the dead one's lease has to end each time
+KILLS_SLOWLY = 2  # Milvus: a write takes some tenths of a second
 
 
 def live_and_die(location: str, *, seed: int, first: int, chance: random.Random, steps: int) -> int:
@@ -43,7 +41,7 @@ def live_and_die(location: str, *, seed: int, first: int, chance: random.Random,
 def test_acknowledged_writes_survive_kill_9(locate_shared: Locate) -> None:
     location = locate_shared()
     if location.startswith("milvus:"):
-        survive(f"{location}?lease=1", kills=KILLS_SLOWLY, steps=10)
+        survive(location, kills=KILLS_SLOWLY, steps=10)
     else:
         survive(location, kills=KILLS, steps=25)
 
@@ -51,26 +49,33 @@ def test_acknowledged_writes_survive_kill_9(locate_shared: Locate) -> None:
 def survive(location: str, *, kills: int, steps: int) -> None:
     number, seed = 0, 11
     chance = random.Random(seed)
-    create_store(location, OLD, entry=entry("create")).close()
-    model = MemoryStore.create("memory:", OLD, entry=entry("create"))
+    Gallery.create(location, OLD).close()
+    model = Gallery.create("memory:", OLD)
     for _ in range(kills):
         after = live_and_die(location, seed=seed, first=number, chance=chance, steps=steps)
-        store = open_store(location)
-        number = catch_up(model, picture(store), seed=seed, first=number, said=after)
-        same_search(store, model)
-        assert store.check() == []
-        store.close()
+        gallery = Gallery.open(location)
+        number = catch_up(model, picture(gallery), seed=seed, first=number, said=after)
+        if not gallery._session.engine.colocated:
+            # A vector that was put and not acknowledged may answer: done again, it counts.
+            for one in (gallery, model):
+                step(one, seed, number)
+            number += 1
+        same_search(gallery, model)
+        assert gallery.check_storage() == []
+        gallery.close()
     with Gallery.open(location) as gallery:
         report = gallery.verify()
         assert report.items == model.count().items
         assert report.without == model.count().without  # the script finishes without waiting
         assert not report.first_unusable
+        assert report.missing == 0
+        gallery.optimise()
+        assert gallery.garbage() == 0
+    model.close()
     assert number > kills * steps / 2, "it did too little to mean something"
 
 
-def catch_up(
-    model: MemoryStore, found: dict[str, object], *, seed: int, first: int, said: int
-) -> int:
+def catch_up(model: Gallery, found: dict[str, object], *, seed: int, first: int, said: int) -> int:
     """Live the model up to what was said; the step that was under way may be there too."""
     for number in range(first, said):
         step(model, seed, number)

@@ -1,25 +1,19 @@
-"""The front door: what a user writes, on each store."""
+"""The public API: what a user writes, on each engine."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
 from midspan.errors import GalleryError, ItemError, SpaceMismatch, UnknownId
 from midspan.gallery import Gallery
+from midspan.gallery.engines.base import Candidates, SearchRequest
 from midspan.gallery.filters import Eq
 from midspan.spaces import Embeddings, Space
 from tests.gallery.conftest import Locate
-from tests.gallery.samples import DIM, NEW, OLD, STRANGER, WIDE, embed, start
-
-
-@pytest.fixture
-def gallery(locate: Locate) -> Iterator[Gallery]:
-    with Gallery.create(locate(), OLD, who="tester") as made:
-        yield made
+from tests.gallery.samples import DIM, NEW, OLD, STRANGER, embed, event, start
 
 
 def test_add_search_get(gallery: Gallery) -> None:
@@ -57,7 +51,7 @@ def test_plain_numbers_want_their_space(gallery: Gallery) -> None:
     gallery.add(embed(["a", "b"]))
     vector = embed(["b"]).vectors[0]
     assert gallery.search(vector, space=OLD, k=1)[0][0].id == "b"
-    with pytest.raises(SpaceMismatch, match="want space="):
+    with pytest.raises(SpaceMismatch, match="require space="):
         gallery.search(vector)
 
 
@@ -67,17 +61,6 @@ def test_queries_of_another_encoder_are_refused(gallery: Gallery) -> None:
         gallery.search(embed(["q"], STRANGER))
     compatible = embed(["q"], NEW)  # trained for it: may search the old vectors as they are
     assert gallery.search(compatible)[0][0].id == "a"
-
-
-def test_a_bridged_gallery_is_searched_by_parts(gallery: Gallery) -> None:
-    gallery.add(embed(["a", "b"]))
-    start(gallery.store, to=WIDE)
-    gallery.store.fill(embed(["b"], WIDE), revisions=[1])
-    with pytest.raises(SpaceMismatch, match="no compatibility"):
-        gallery.search(embed(["q"], WIDE))
-    new_part = gallery.search(embed(["q"], WIDE), among=(WIDE.fingerprint,))
-    old_part = gallery.search(embed(["q"]), among=(OLD.fingerprint,))
-    assert [[hit.id for hit in part[0]] for part in (new_part, old_part)] == [["b"], ["a"]]
 
 
 def test_another_encoder_may_not_open_it(locate: Locate) -> None:
@@ -100,8 +83,8 @@ def test_replace_put_delete_annotate(gallery: Gallery) -> None:
         gallery.add(embed(["a"]))
     gallery.replace(embed(["a"], seed=1), payloads=[{"n": 3}])
     gallery.put(embed(["b", "c"], seed=1))
-    gallery.annotate({"c": {"n": 9}})
-    items = gallery.store.get(["a", "b", "c"])
+    gallery.set_payload({"c": {"n": 9}})
+    items = gallery.get_many(["a", "b", "c"])
     assert [(item.revision, item.payload) for item in items] == [
         (2, {"n": 3}),
         (2, {}),
@@ -113,7 +96,7 @@ def test_replace_put_delete_annotate(gallery: Gallery) -> None:
 
 def test_vectors_in_two_spaces_at_once(gallery: Gallery) -> None:
     gallery.add(embed(["a", "b"]))
-    start(gallery.store)
+    start(gallery)
     gallery.add(embed(["c", "d"], NEW), also=[embed(["c"], OLD)])
     assert gallery.get("c").spaces == (OLD.fingerprint, NEW.fingerprint)
     assert gallery.get("d").spaces == (NEW.fingerprint,)
@@ -147,17 +130,20 @@ def test_more_like_a_stored_item(gallery: Gallery) -> None:
     hits = gallery.more_like("i3", k=5)
     wanted = gallery.search(embed(["i3"]), k=6)[0][1:]
     assert hits == wanted
+    assert len(gallery.more_like("i3", k=100)) == 19
     with pytest.raises(UnknownId):
         gallery.more_like("nobody")
 
 
 def test_info_names_the_spaces(gallery: Gallery) -> None:
     gallery.add(embed(["a", "b", "c"]))
-    start(gallery.store)
-    gallery.store.fill(embed(["a"], NEW), revisions=[1])
+    start(gallery)
+    gallery.add_missing_vectors(embed(["a"], NEW), revisions=[1])
     info = gallery.info()
     assert (info.items, info.by_space, info.failed) == (3, {"new": 1, "old": 2}, 0)
-    assert (info.done, info.pending, info.upgrade) == (1, 2, {"mode": "direct"})
+    assert (info.done, info.pending) == (1, 2)
+    assert info.upgrade is not None
+    assert info.upgrade["mode"] == "direct"
     assert info.stored == {"old": 3, "new": 1}
     assert [space["live"] for space in info.spaces] == [True, True]
     assert info.to_dict()["by_space"] == {"new": 1, "old": 2}
@@ -165,7 +151,7 @@ def test_info_names_the_spaces(gallery: Gallery) -> None:
 
 def test_two_spaces_of_one_name_are_told_apart(gallery: Gallery) -> None:
     twin = Space(name="old", dim=DIM, fingerprint="f-twin", compatible_with=("f-old",))
-    start(gallery.store, to=twin)
+    start(gallery, to=twin)
     assert gallery.info().by_space == {"old (f-twin)": 0, "old (f-old)": 0}
 
 
@@ -186,10 +172,10 @@ def test_verify_counts_what_is_odd(gallery: Gallery) -> None:
 
 def test_verify_finds_items_that_cannot_be_found(gallery: Gallery) -> None:
     gallery.add(embed(["a"]))
-    state = start(gallery.store)
+    state = start(gallery)
     gallery.add(embed(["b"], NEW))
     back = dataclasses.replace(state, live=(OLD.fingerprint,), target=None, upgrade=None)
-    gallery.store.change(back, entry=gallery.trail(limit=1)[0])
+    gallery.change(back, event=event("rollback"))
     report = gallery.verify()
     assert (report.ok, report.without, report.first_without) == (False, 1, ("b",))
     assert report.problems[0].startswith("1 items have no live vector, first 'b'")
@@ -201,3 +187,24 @@ def test_a_closed_or_strange_place_is_a_clear_error(locate: Locate) -> None:
     for location in ("", "ftp://x/y", "  "):
         with pytest.raises(GalleryError):
             Gallery.open(location)
+
+
+def test_item_replaced_between_engine_and_catalogue_is_found(
+    gallery: Gallery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its former row is no item any more when the hits are read."""
+    gallery.add(embed(["a", "b", "c"]))
+    engine = gallery._session.engine
+    search, calls = engine.search, 0
+
+    def late(request: SearchRequest) -> list[Candidates]:
+        nonlocal calls
+        found = search(request)
+        calls += 1
+        if calls == 1:
+            gallery.replace(embed(["b"]))
+        return found
+
+    monkeypatch.setattr(engine, "search", late)
+    (hits,) = gallery.search(embed(["b"]), k=10)
+    assert sorted(hit.id for hit in hits) == ["a", "b", "c"]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from midspan.errors import ItemError
-from midspan.gallery.items import Draft
+from midspan.gallery.records import Draft
 
 
 @pytest.mark.parametrize(
@@ -41,8 +41,8 @@ def deep(levels: int) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("payload", "message"),
     [
-        ([1, 2], "is list; wanted a JSON object"),
-        ("text", "is str; wanted a JSON object"),
+        ([1, 2], "is list; expected a JSON object"),
+        ("text", "is str; expected a JSON object"),
         ({"a": float("nan")}, "holds nan"),
         ({"a": [float("-inf")]}, "holds -inf"),
         ({"a": 2**63}, "beyond 64 bits"),

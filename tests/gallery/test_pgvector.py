@@ -1,363 +1,509 @@
-"""What is PostgreSQL's own: locations, the HNSW index, a server that dies."""
+"""What is PostgreSQL's own: the HNSW index, filters on it, drops, poolers, a server that dies."""
 
 from __future__ import annotations
 
 import random
 import threading
 import time
+import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import psycopg
 import pytest
+from sqlalchemy import event as sql_event
 
-from midspan.errors import GalleryError, StoreError
+from midspan.errors import GalleryError, StateChanged, StoreError
 from midspan.gallery import Gallery
-from midspan.gallery.filters import Eq, Range
-from midspan.gallery.items import Draft
-from midspan.gallery.records import Failed, Query
-from midspan.gallery.stores.memory import MemoryStore
-from midspan.gallery.stores.pgvector import schema
-from midspan.gallery.stores.pgvector.place import hide_password, split_location
-from midspan.gallery.stores.pgvector.rows import read_state
-from midspan.gallery.stores.pgvector.search import _statement
-from midspan.gallery.stores.pgvector.store import PgvectorStore
-from midspan.spaces import Embeddings
+from midspan.gallery.engines import (
+    pgvector,
+    pgvector_index,
+    pgvector_search,
+)
+from midspan.gallery.engines.base import SearchRequest
+from midspan.gallery.engines.pgvector import PgvectorEngine
+from midspan.gallery.filters import Eq, Filter, Range
+from midspan.spaces import Embeddings, FloatArray, IntArray, Space
 from tests.gallery.postgres import Postgres
-from tests.gallery.samples import DIM, NEW, OLD, add, embed, entry, near, start, unit
+from tests.gallery.samples import DIM, NEW, OLD, add, embed, found, start, unit, view
 from tests.gallery.script import picture, same_search, step
+
+pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 
 @pytest.fixture
-def store(postgres: Postgres, request: pytest.FixtureRequest) -> Iterator[PgvectorStore]:
-    name = f"t{abs(hash(request.node.name)) % 10**9}"
-    made = PgvectorStore.create(postgres.location(name), OLD, entry=entry("create"))
-    yield made
-    made.close()
+def small_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small spaces have an index too."""
+    monkeypatch.setattr(pgvector_index, "INDEX_FROM", 50)
 
 
-def test_a_location_names_server_and_table() -> None:
-    place = split_location("postgresql://me:pw@db:5433/shop?sslmode=require&table=photos")
-    assert (place.url, place.table, place.partitions, place.half) == (
-        "postgresql://me:pw@db:5433/shop?sslmode=require",
-        "photos",
-        0,
-        False,
-    )
-    place = split_location("postgresql:///shop?table=a&partitions=16&index=halfvec")
-    assert (place.partitions, place.half) == (16, True)
-    assert place.settings == {"partitions": "16", "index": "halfvec"}
-    for bad, message in (
-        ("partitions=2000", "wanted 0 to 1024"),
-        ("partitions=1.5", "wanted a whole number"),
-        ("index=ivf", "wanted vector or halfvec"),
-        ("table=b", "table is given twice"),
-    ):
-        with pytest.raises(GalleryError, match=message):
-            split_location(f"postgresql:///shop?table=a&{bad}")
-    for bad in ("", "table=", "table=Shop", "table=a%22b", "table=1a", "table=" + "a" * 41):
-        with pytest.raises(GalleryError, match=r"wanted …\?table=NAME"):
-            split_location(f"postgresql://me@db/shop?{bad}")
+MANY = 22_000  # more than HNSW looks at by default (hnsw.max_scan_tuples = 20,000)
+QUERIES = unit(np.random.default_rng(1), 10)
 
 
-def test_passwords_are_not_shown() -> None:
-    shown = hide_password("postgresql://me:secret@db/shop?table=a&password=secret")
-    assert "secret" not in shown
-    assert shown.startswith("postgresql://me@db/shop?table=a")
-    with pytest.raises(StoreError, match="cannot be reached") as caught:
-        Gallery.open("postgresql://me:secret@127.0.0.1:1/shop?table=a")
-    assert "secret" not in str(caught.value)
+def new_gallery(postgres: Postgres, settings: str = "", space: Space = OLD) -> Gallery:
+    location = postgres.location("t" + uuid.uuid4().hex[:10])
+    return Gallery.create(location + settings, space, who="tester")
 
 
-@pytest.mark.server
-@pytest.mark.slow
-def test_hnsw_is_built_when_it_pays_and_finds_the_neighbours(
-    store: PgvectorStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(schema, "INDEX_FROM", 500)
-    rng = np.random.default_rng(0)
-    ids = [f"i{number:05}" for number in range(3000)]
-    gallery = Gallery(store)
-    store.optimise()
-    assert indexes(store) == []  # an empty table needs none
+@pytest.fixture
+def gallery(postgres: Postgres) -> Iterator[Gallery]:
+    with new_gallery(postgres) as made:
+        yield made
+
+
+def engine_of(gallery: Gallery) -> PgvectorEngine:
+    engine = gallery._session.engine
+    assert isinstance(engine, PgvectorEngine)
+    return engine
+
+
+def ask(gallery: Gallery, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+    return gallery._session.catalogue.ask(statement, values)
+
+
+def table_of(gallery: Gallery) -> str:
+    return gallery._session.catalogue.tables.prefix.rstrip("_")
+
+
+def fill(gallery: Gallery, count: int, *, rare: int = 100) -> list[str]:
+    """Items with random vectors; every `rare`-th has the brand 'rare'."""
+    ids = [f"i{number:06}" for number in range(count)]
+    vectors = unit(np.random.default_rng(0), count, gallery.space.dim)
     gallery.add(
-        Embeddings(ids=np.array(ids), vectors=unit(rng, 3000), space=OLD),
-        payloads=[{"n": number % 100} for number in range(3000)],
+        Embeddings(ids=np.array(ids), vectors=vectors, space=gallery.space),
+        payloads=[
+            {"n": number, "brand": "common" if number % rare else "rare"} for number in range(count)
+        ],
     )
-    store.optimise()
-    assert len(indexes(store)) == 1
-    store.optimise()  # again does no harm
-    queries = unit(np.random.default_rng(1), 50)
-    prefer_indexes(store, monkeypatch)
-    assert "hnsw" in plan(store)
-    for condition in (None, Range("n", lt=50), Eq("n", 7)):
-        rough = gallery.search(queries, space=OLD, k=10, filter=condition)
-        exact = gallery.search(queries, space=OLD, k=10, filter=condition, exact=True)
-        shares = [
-            len({hit.id for hit in one} & {hit.id for hit in other}) / 10
-            for one, other in zip(rough, exact, strict=True)
-        ]
-        assert np.mean(shares) >= 0.95
-    start(store)
-    store.fill(embed(ids[:1000], NEW), revisions=[1] * 1000)
-    store.optimise()
-    assert len(indexes(store)) == 2
-    for hits in gallery.search(queries, space=NEW, k=50):
-        assert len({hit.id for hit in hits}) == 50
+    return ids
 
 
-@pytest.mark.server
-@pytest.mark.slow
-@pytest.mark.parametrize("index", ["vector", "halfvec"])
-def test_a_gallery_in_partitions_answers_like_one_in_memory(
-    postgres: Postgres, monkeypatch: pytest.MonkeyPatch, index: str
+def backfill(gallery: Gallery, ids: list[str]) -> None:
+    vectors = unit(np.random.default_rng(2), len(ids))
+    for first in range(0, len(ids), 5000):
+        part = ids[first : first + 5000]
+        batch = Embeddings(ids=np.array(part), vectors=vectors[first : first + 5000], space=NEW)
+        gallery.add_missing_vectors(batch, revisions=[1] * len(part))
+
+
+def recall(gallery: Gallery, queries: FloatArray, **settings: Any) -> float:
+    rough = view(gallery, queries, **settings)
+    exact = view(gallery, queries, exact=True, **settings)
+    assert [len(hits) for hits in rough] == [len(hits) for hits in exact]
+    pairs = zip(found(rough), found(exact), strict=True)
+    return float(np.mean([len(set(one) & set(other)) / len(other) for one, other in pairs]))
+
+
+def plans(gallery: Gallery, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> list[str]:
+    """How PostgreSQL answers each statement of a search, by EXPLAIN."""
+    seen: list[str] = []
+    database: Any = gallery._session.catalogue.database
+
+    def explain(conn: Any, cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        if "ORDER BY" in statement:
+            raw = conn.connection.driver_connection
+            lines = raw.execute("EXPLAIN " + statement, parameters).fetchall()
+            seen.append("\n".join(line for (line,) in lines))
+
+    sql_event.listen(database._sql, "before_cursor_execute", explain)
+    try:
+        view(gallery, QUERIES[:1], **settings)
+    finally:
+        sql_event.remove(database._sql, "before_cursor_execute", explain)
+    return seen
+
+
+# ---- filters and superseded rows, above what HNSW looks at by itself ---------------------------
+
+
+def test_rare_rows_of_a_large_space_are_all_found(
+    postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    location = f"{postgres.location(f'parts_{index}')}&partitions=4&index={index}"
-    PgvectorStore.create(location, OLD, entry=entry("create")).close()
-    with pytest.raises(GalleryError, match="made with partitions=4"):
-        PgvectorStore.open(location.replace("partitions=4", "partitions=8"))
-    store = PgvectorStore.open(postgres.location(f"parts_{index}"))  # it knows how it was made
-    model = MemoryStore.create("memory:", OLD, entry=entry("create"))
-    for number in range(40):
-        for one in (store, model):
-            step(one, 7, number)
-    assert picture(store) == picture(model)
-    same_search(store, model)
-    monkeypatch.setattr(schema, "INDEX_FROM", 100)
-    gallery = Gallery(store)
-    space, rng = gallery.space, np.random.default_rng(0)
-    ids = [f"x{number:05}" for number in range(1200)]
-    gallery.add(Embeddings(ids=np.array(ids), vectors=unit(rng, 1200), space=space))
-    store.optimise()
-    assert len([name for name in indexes(store) if name.rpartition("_")[2] in "0123"]) >= 4
-    assert store.check() == []
-    prefer_indexes(store, monkeypatch)
-    queries = unit(rng, 30)
-    assert "hnsw" in plan_of(store, near(store, queries[:1]))
-    rough = gallery.search(queries, space=space, k=10)
-    exact = gallery.search(queries, space=space, k=10, exact=True)
-    shares = [
-        len({hit.id for hit in one} & {hit.id for hit in other}) / 10
-        for one, other in zip(rough, exact, strict=True)
-    ]
-    assert np.mean(shares) >= 0.97
-    store.close()
+    with new_gallery(postgres) as gallery:
+        ids = fill(gallery, MANY, rare=1000)
+        engine = engine_of(gallery)
+        assert engine.needs_index(1)
+        gallery.optimise()
+        assert not engine.needs_index(1)
+        status = engine.index_status(1)
+        assert (status.rows, status.kind, status.state, status.unindexed) == (
+            MANY, "hnsw", "ready", 0
+        )  # fmt: skip
+        assert "hnsw" in plans(gallery, monkeypatch)[0]
+        assert recall(gallery, QUERIES) >= 0.95
+        rare: list[Filter] = [Eq("brand", "rare"), Range("n", lt=12), Eq("n", 77)]
+        for condition, count in zip(rare, (10, 10, 1), strict=True):
+            hits = view(gallery, QUERIES, filter=condition)
+            assert [len(one) for one in hits] == [count] * len(QUERIES)
+            assert hits == view(gallery, QUERIES, filter=condition, exact=True)
+        monkeypatch.setattr(pgvector_search, "SCAN_ROWS", 1)  # HNSW ends early: the exact pass
+        assert recall(gallery, QUERIES, filter=Eq("brand", "rare")) == 1.0
+        monkeypatch.undo()
+
+        start(gallery)
+        backfill(gallery, ids[: MANY // 2])
+        assert recall(gallery, QUERIES) >= 0.95  # half way; one index of two
+        old = (NEW.fingerprint, OLD.fingerprint)
+        monkeypatch.setattr(pgvector_search, "LOOK_SECONDS", 0.0)
+        backfill(gallery, ids[MANY // 2 : -8])
+        gallery.optimise()
+        assert engine.index_status(2).state == "ready"
+        for few in (0, 5000):  # without and with the list of what is left
+            monkeypatch.setattr(pgvector_search, "FEW", few)
+            hits = view(gallery, QUERIES, live=old, among=old[1:], k=10)
+            assert [sorted(one) for one in found(hits)] == [ids[-8:]] * len(QUERIES)
+            assert hits == view(gallery, QUERIES, live=old, among=old[1:], k=10, exact=True)
+        backwards = tuple(reversed(old))  # what a client of the old encoder sees
+        for live, among in ((old, old[1:]), (backwards, backwards[1:])):
+            text = plans(gallery, monkeypatch, live=live, among=among)[0]
+            assert f"Seq Scan on {table_of(gallery)}_vectors" not in text, text
+            assert "hnsw" not in text
+        assert found(view(gallery, QUERIES, live=backwards, among=backwards[1:])) == [[]] * 10
+        gallery.add(embed(["late"], NEW))
+        hits = view(gallery, QUERIES[:1], live=backwards, among=backwards[1:])
+        assert found(hits) == [["late"]]
+        assert recall(gallery, QUERIES) >= 0.95
+        rolled_back = view(gallery, QUERIES, live=old[1:])  # as if nothing had superseded them
+        assert all(len(hits) == 10 for hits in rolled_back)
 
 
-@pytest.mark.server
-@pytest.mark.slow
-def test_a_page_of_a_scan_reads_a_page(
-    store: PgvectorStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ids = [f"i{number:05}" for number in range(3000)]
-    Gallery(store).add(
-        Embeddings(ids=np.array(ids), vectors=unit(np.random.default_rng(0), 3000), space=OLD)
+def test_a_payload_index_serves_filters(gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(gallery, 5000, rare=500)
+    for field in ("brand", "n"):
+        gallery.index_payload(field)
+    names = ask(
+        gallery,
+        "SELECT indexname FROM pg_indexes WHERE starts_with(indexname, %s)",
+        f"{table_of(gallery)}_p",
     )
-    start(store)
-    store.fill(embed(ids[:500], NEW), revisions=[1] * 500)
-    store.fail([Failed(id, 1, "x") for id in ids[600:900]], retry_after=None)
-    store.optimise()
-    with store._server.asking() as connection:
-        connection.execute(store._server.sql("ANALYZE {work}"))
-    seen: list[tuple[bytes, Any]] = []
-    execute = psycopg.Connection.execute
-
-    def spy(self: Any, query: Any, params: Any = None, **settings: Any) -> Any:
-        seen.append((query, params))
-        return execute(self, query, params, **settings)
-
-    monkeypatch.setattr(psycopg.Connection, "execute", spy)
-    store.scan(filter=None, missing=None, after=ids[1000], limit=20)
-    store.scan(filter=None, missing=NEW.fingerprint, after=ids[700], limit=20)
-    store.failures(after=ids[700], limit=3)
-    statements = [(query, params) for query, params in seen if "id LIMIT" in str(query)]
-    table = store._server.table
-    indexes = [f"{table}_items_id_key", f"{table}_items_id_key", f"{table}_work_id_idx"]
-    for index, (query, params) in zip(indexes, statements, strict=True):
-        with store._server.asking() as connection:
-            plan = execute(connection, b"EXPLAIN ANALYZE " + query, params).fetchall()
-        text = "\n".join(str(line) for (line,) in plan)
-        assert index in text
-        assert "Sort" not in text.partition("Limit")[2], text  # a page may be, not what it is of
-        assert f"Seq Scan on {table}_items" not in text, text
-        assert f"Seq Scan on {table}_work" not in text, text
+    for condition in (Eq("brand", "rare"), Range("n", gte=10, lt=20)):
+        text = plans(gallery, monkeypatch, filter=condition)[0]
+        assert any(name in text for (name,) in names), text
+        assert recall(gallery, QUERIES, filter=condition) == 1.0
 
 
-def prefer_indexes(store: PgvectorStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For 3,000 rows PostgreSQL would rather read them all."""
-    connect = store._server.connect
-
-    def connect_and_set() -> psycopg.Connection[tuple[object, ...]]:
-        connection = connect()
-        connection.execute("SET enable_seqscan = off")
-        return connection
-
-    monkeypatch.setattr(store._server, "connect", connect_and_set)
-    store._server._forget_idle()
-
-
-def indexes(store: PgvectorStore) -> list[str]:
-    with store._server.asking() as connection:
-        rows = connection.execute(
-            "SELECT indexname FROM pg_indexes WHERE starts_with(indexname, %s)",
-            (f"{store._server.table}_hnsw",),
-        )
-        return [name for (name,) in rows]
-
-
-def plan_of(store: PgvectorStore, query: Query) -> str:
-    """What PostgreSQL would do for the first vector."""
-    server, (vector,) = store._server, query.vectors
-    with server.asking() as connection:
-        _, numbers = read_state(connection, server)
-        statement, values = _statement(
-            server, vector, query, metric="cosine", numbers=numbers, fetch=20
-        )
-        lines = connection.execute(b"EXPLAIN " + statement, values).fetchall()
-    return "\n".join(line for (line,) in lines)
-
-
-def plan(store: PgvectorStore) -> str:
-    with store._server.asking() as connection:
-        rows = connection.execute(
-            store._server.sql(
-                "EXPLAIN SELECT item FROM {v} AS v ORDER BY v.vector <=> %s LIMIT 10",
-                v=store._server.vectors(1),
-            ),
-            (np.ones(DIM, dtype=np.float32),),
-        )
-        return "\n".join(line for (line,) in rows)
-
-
-@pytest.mark.server
-@pytest.mark.slow
-def test_an_index_that_was_left_half_built_is_found_and_built_again(
-    store: PgvectorStore, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "settings", ["&index=halfvec", "&partitions=3", "&partitions=2&index=halfvec"]
+)
+@pytest.mark.parametrize("metric", ["cosine", "l2", "dot"])
+def test_an_index_in_parts_or_of_half_precision_finds_the_neighbours(
+    postgres: Postgres, monkeypatch: pytest.MonkeyPatch, settings: str, metric: Any
 ) -> None:
-    monkeypatch.setattr(schema, "INDEX_FROM", 10)
-    add(store, [f"i{number}" for number in range(50)])
-    store.optimise()
-    with store._server.asking() as connection:
-        connection.execute(
-            "UPDATE pg_index SET indisvalid = false WHERE indexrelid = %s::regclass",
-            (f"{store._server.table}_hnsw_1",),
-        )
-    assert "is not complete: optimise the gallery" in store.check()[0]
-    store.optimise()
-    assert store.check() == []
+    monkeypatch.setattr(pgvector_index, "INDEX_FROM", 1000)
+    space = Space(name="s", dim=DIM, metric=metric, fingerprint="f-s")
+    with new_gallery(postgres, settings, space) as gallery:
+        fill(gallery, 1500)
+        gallery.optimise()
+        status = engine_of(gallery).index_status(1)
+        assert (status.rows, status.state, status.unindexed) == (1500, "ready", 0)
+        more = unit(np.random.default_rng(5), 20)
+        ids = np.array([f"x{number}" for number in range(20)])
+        gallery.add(Embeddings(ids=ids, vectors=more, space=space))  # into the index
+        assert set(ids.tolist()) <= {hit.id for hits in view(gallery, more) for hit in hits}
+        assert recall(gallery, QUERIES) >= 0.95
+        assert recall(gallery, QUERIES, filter=Eq("brand", "rare")) == 1.0
+        location = f"{postgres.location(table_of(gallery))}"
+    with Gallery.open(location) as again:  # it knows how it was made
+        assert engine_of(again).index_status(1).state == "ready"
+    with pytest.raises(GalleryError, match="made with"):
+        Gallery.open(f"{location}&partitions=7")
 
 
-@pytest.mark.server
-@pytest.mark.slow
-def test_a_server_that_dies_loses_nothing_that_was_acknowledged(
-    store: PgvectorStore, postgres: Postgres
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ("partitions=2000", "expected 0 to 1024"),
+        ("partitions=1.5", "expected a whole number"),
+        ("index=ivf", "expected vector or halfvec"),
+        ("colour=red", "unknown setting 'colour'"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(
+    postgres: Postgres, bad: str, message: str
 ) -> None:
-    model = MemoryStore.create("memory:", OLD, entry=entry("create"))
-    chance, seed, number = random.Random(3), 5, 0
-    for _ in range(3):
-        delay = threading.Timer(chance.random() * 0.5, postgres.kill)
-        delay.start()
-        number = until_it_dies(store, model, seed, number)
-        delay.join()
-        postgres.start()
-        found = picture(store)
-        if found != picture(model):  # the step that was under way may have been done
-            step(model, seed, number)
-            number += 1
-            assert found == picture(model)
-        same_search(store, model)
-    assert number > 10
+    with pytest.raises(GalleryError, match=message):
+        new_gallery(postgres, f"&{bad}")
 
 
-def until_it_dies(store: PgvectorStore, model: MemoryStore, seed: int, number: int) -> int:
-    deadline = time.time() + 30
-    while time.time() < deadline:
+# ---- building ----------------------------------------------------------------------------------
+
+
+def test_two_builders_build_one_index_while_items_are_written(
+    gallery: Gallery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pgvector_index, "INDEX_FROM", 1000)
+    fill(gallery, 3000)
+    engine, failures = engine_of(gallery), list[Exception]()
+
+    def build() -> None:
         try:
-            step(store, seed, number)
+            engine.build_index(1)
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=build) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    written = 0
+    while any(thread.is_alive() for thread in threads):
+        add(gallery, [f"during{written}"])
+        assert view(gallery, QUERIES[:1])
+        written += 1
+    assert failures == []
+    assert written > 0
+    assert indexes(gallery) == [(f"{table_of(gallery)}_hnsw_1", True)]
+    assert engine.index_status(1).unindexed == 0
+    assert recall(gallery, QUERIES) >= 0.95
+
+
+def indexes(gallery: Gallery) -> list[tuple[Any, ...]]:
+    return ask(
+        gallery,
+        "SELECT c.relname, i.indisvalid FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid "
+        "WHERE starts_with(c.relname, %s)",
+        f"{table_of(gallery)}_hnsw",
+    )
+
+
+@pytest.mark.usefixtures("small_index")
+def test_an_index_that_was_left_half_built_is_seen_and_built_again(gallery: Gallery) -> None:
+    fill(gallery, 200)
+    engine = engine_of(gallery)
+    engine.build_index(1)
+    with gallery._session.catalogue.writing() as connection:
+        connection.exec_driver_sql(
+            "UPDATE pg_index SET indisvalid = false WHERE indexrelid = %s::regclass",
+            (f"{table_of(gallery)}_hnsw_1",),
+        )
+    status = engine.index_status(1)
+    assert (status.state, status.unindexed) == ("failed", 200)
+    assert status.failure is not None
+    assert "interrupted" in status.failure
+    assert engine.needs_index(1)
+    engine.build_index(1)
+    assert engine.index_status(1).state == "ready"
+
+
+@pytest.mark.usefixtures("small_index")
+def test_a_build_that_fails_says_so_and_the_next_one_succeeds(gallery: Gallery) -> None:
+    fill(gallery, 100)
+    engine, name = engine_of(gallery), f"{table_of(gallery)}_hnsw_1"
+    with gallery._session.catalogue.writing() as connection:
+        connection.exec_driver_sql(f"CREATE TABLE {name} (x int)")
+    with pytest.raises(StoreError, match="already exists"):
+        engine.build_index(1)
+    assert engine.index_status(1).state == "none"
+    with gallery._session.catalogue.writing() as connection:
+        connection.exec_driver_sql(f"DROP TABLE {name}")
+    engine.build_index(1)
+    assert engine.index_status(1).state == "ready"
+
+
+@pytest.mark.usefixtures("small_index")
+def test_a_server_with_little_shared_memory_builds_in_one_process(
+    postgres: Postgres, gallery: Gallery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(gallery, ["a"])
+    builder, connect = engine_of(gallery)._builder, engine_of(gallery)._builder._connect
+    tried: list[dict[str, str]] = []
+
+    @contextmanager
+    def little(settings: dict[str, str], *, autocommit: bool = True) -> Iterator[Any]:
+        with gallery._session.catalogue.errors():
+            if "maintenance_work_mem" in settings:
+                tried.append(settings)
+                if settings.get("max_parallel_maintenance_workers") != "0":
+                    raise psycopg.errors.DiskFull("could not resize shared memory segment")
+            with connect(settings, autocommit=autocommit) as connection:
+                yield connection
+
+    monkeypatch.setattr(builder, "_connect", little)
+    fill(gallery, 100)
+    gallery.optimise()
+    assert len(tried) >= 2
+    assert engine_of(gallery).index_status(1).state == "ready"
+
+
+def test_a_build_under_way_is_shown(gallery: Gallery) -> None:
+    fill(gallery, 100)
+    builder = engine_of(gallery)._builder
+    with builder._locked(1):
+        assert engine_of(gallery).index_status(1).state == "building"
+
+
+def test_more_dimensions_than_hnsw_takes_need_no_index(
+    postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pgvector_index, "INDEX_FROM", 10)
+    for dim, needed in ((2500, True), (4500, False)):
+        with new_gallery(postgres, space=Space(name="w", dim=dim)) as gallery:
+            fill(gallery, 50)
+            engine = engine_of(gallery)
+            assert engine.needs_index(1) is needed
+            gallery.optimise()
+            assert engine.index_status(1).state == ("ready" if needed else "none")
+            vectors = unit(np.random.default_rng(3), 2, dim)
+            assert found(view(gallery, vectors)) == found(view(gallery, vectors, exact=True))
+
+
+# ---- drops, readers, poolers -------------------------------------------------------------------
+
+
+def test_a_drop_gives_up_while_its_table_is_in_use(
+    gallery: Gallery, postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(gallery, 50)
+    engine, table = engine_of(gallery), f"{table_of(gallery)}_vectors_1"
+    monkeypatch.setattr(pgvector, "DROP_SECONDS", 0.6)
+    with psycopg.connect(postgres.url()) as reader:
+        reader.execute(f"SELECT count(*) FROM {table}".encode())
+        with pytest.raises(StoreError, match="were in use"):
+            engine.drop_space(1)
+        assert len(view(gallery, QUERIES[:1])[0]) == 10  # nobody was kept from reading
+        monkeypatch.setattr(pgvector, "DROP_SECONDS", 60.0)
+        dropping = threading.Thread(target=lambda: engine.drop_space(1))
+        dropping.start()
+        reader.rollback()
+        dropping.join(60)
+    assert ask(gallery, "SELECT to_regclass(%s)", table) == [(None,)]
+    with pytest.raises(StateChanged):
+        engine.search(SearchRequest(QUERIES, 5, (1,), (1,)))
+
+
+@pytest.mark.usefixtures("small_index")
+def test_a_drop_ends_the_build_of_an_index(gallery: Gallery, postgres: Postgres) -> None:
+    fill(gallery, 300)
+    engine, raised = engine_of(gallery), list[Exception]()
+
+    def build() -> None:
+        try:
+            engine.build_index(1)
+        except GalleryError as error:
+            raised.append(error)
+
+    with psycopg.connect(postgres.url()) as writer:
+        writer.execute(f'DELETE FROM {table_of(gallery)}_vectors_1 WHERE "row" = 1'.encode())
+        builder = threading.Thread(target=build)
+        builder.start()  # waits for the writer
+        until = time.monotonic() + 60
+        while not ask(gallery, "SELECT 1 FROM pg_stat_progress_create_index"):
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        dropping = threading.Thread(target=lambda: engine.drop_space(1))
+        dropping.start()
+        builder.join(60)
+        writer.rollback()
+        dropping.join(60)
+    assert len(raised) == 1
+    assert ask(gallery, "SELECT to_regclass(%s)", f"{table_of(gallery)}_vectors_1") == [(None,)]
+
+
+def test_a_search_that_meets_the_drop_of_a_space_is_repeated(
+    gallery: Gallery, postgres: Postgres
+) -> None:
+    """Each waits for what the other holds, and PostgreSQL ends the search."""
+    add(gallery, ["a", "b"])
+    start(gallery)
+    table, seen = table_of(gallery), list[list[str]]()
+    with psycopg.connect(postgres.url()) as dropping, psycopg.connect(postgres.url()) as look:
+        look.autocommit = True
+        dropping.execute("SET deadlock_timeout = '60s'")  # not this one
+        dropping.execute(f"LOCK TABLE {table}_vectors_1 IN ACCESS EXCLUSIVE MODE".encode())
+        searching = threading.Thread(
+            target=lambda: seen.extend(found(view(gallery, embed(["a"]).vectors, k=2)))
+        )
+        searching.start()
+        waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = %s::regclass"
+        until = time.monotonic() + 60
+        while look.execute(waiting, (f"{table}_vectors_1",)).fetchone() != (1,):
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        dropping.execute(f"LOCK TABLE {table}_vectors_2 IN ACCESS EXCLUSIVE MODE".encode())
+        assert seen == []
+        dropping.rollback()
+        searching.join(60)
+    assert seen == [["a", "b"]]
+
+
+@pytest.mark.usefixtures("small_index")
+def test_nothing_is_set_for_a_session(gallery: Gallery) -> None:
+    """A pooler in transaction mode gives the same connection to others."""
+    fill(gallery, 50)
+    start(gallery)
+    engine_of(gallery).build_index(1)
+    view(gallery, QUERIES, filter=Eq("brand", "rare"))
+    database: Any = gallery._session.catalogue.database
+    pool = database._sql.pool
+    assert pool.checkedin() > 0
+    for _ in range(pool.checkedin()):
+        left = ask(gallery, "SELECT name FROM pg_settings WHERE source = 'session'")
+        assert left == []
+        assert ask(gallery, "SELECT count(*) FROM pg_prepared_statements") == [(0,)]
+
+
+# ---- writing -----------------------------------------------------------------------------------
+
+
+def test_a_put_is_part_of_the_transaction_and_may_be_repeated(gallery: Gallery) -> None:
+    engine = engine_of(gallery)
+    rows: IntArray = np.arange(10_000, 30_000)
+    vectors = unit(np.random.default_rng(4), len(rows))
+    catalogue = gallery._session.catalogue
+    with catalogue.writing() as connection:
+        engine.put(1, rows, vectors, connection=connection)
+        connection.rollback()
+    assert engine.count(1) == 0
+    engine.put(1, rows, vectors)
+    engine.put(1, rows[:50], vectors[50:100])
+    assert engine.count(1) == len(rows)
+    there, got = engine.fetch(1, np.array([10_007, 3, 29_999, 10_000]))
+    assert there.tolist() == [10_007, 29_999, 10_000]
+    assert np.array_equal(got, vectors[[57, 19_999, 50]])
+    assert engine.rows(1, after=29_996, limit=10).tolist() == [29_997, 29_998, 29_999]
+
+
+def test_an_older_pgvector_is_refused(gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pgvector, "OLDEST", (99, 0))
+    with pytest.raises(StoreError, match=r"expected pgvector 99\.0 or newer"):
+        Gallery.open(gallery.location)
+
+
+def test_a_server_that_dies_loses_nothing_that_was_acknowledged(
+    gallery: Gallery, postgres: Postgres
+) -> None:
+    with psycopg.connect(postgres.url(), autocommit=True) as connection:
+        connection.execute("CHECKPOINT")  # else recovery replays what the tests before wrote
+    with Gallery.create("memory:", OLD) as model:
+        chance, number = random.Random(3), 0
+        for _ in range(3):
+            delay = threading.Timer(0.2 + chance.random() * 0.5, postgres.kill)
+            number = until_it_dies(gallery, model, number, delay)
+            delay.join()
+            postgres.start()
+            seen = picture(gallery)
+            if seen != picture(model):  # the step that was under way may have been done
+                step(model, 5, number)
+                number += 1
+                assert seen == picture(model)
+            same_search(gallery, model)
+        assert number > 3
+
+
+def until_it_dies(gallery: Gallery, model: Gallery, number: int, kill: threading.Timer) -> int:
+    """Steps until the server is killed, which the timer does some time after the second one."""
+    deadline, first = time.monotonic() + 60, number
+    while time.monotonic() < deadline:
+        try:
+            step(gallery, 5, number)
         except StoreError as error:
             if "cannot be reached or broke off" not in str(error):
                 raise
             return number
-        step(model, seed, number)
+        step(model, 5, number)
         number += 1
+        if number == first + 2:
+            kill.start()
     raise AssertionError("the server did not die")
-
-
-@pytest.mark.server
-@pytest.mark.slow
-def test_a_server_without_pgvector_or_gallery_is_a_clear_error(postgres: Postgres) -> None:
-    with pytest.raises(GalleryError, match="there is no gallery at"):
-        Gallery.open(postgres.location("nothing_here"))
-    with pytest.raises(StoreError, match='database "nowhere" does not exist'):
-        Gallery.open(postgres.location("x").replace("/postgres?", "/nowhere?"))
-
-
-@pytest.mark.server
-@pytest.mark.slow
-def test_two_writers_of_one_new_id_do_not_fail(store: PgvectorStore) -> None:
-    failures: list[Exception] = []
-
-    def write(seed: int) -> None:
-        try:
-            for number in range(15):
-                draft = Draft(f"i{number}", payload={"seed": seed})
-                store.upsert([draft], [embed([draft.id], seed=seed)], mode="put")
-        except Exception as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=write, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
-    items = store.get([f"i{number}" for number in range(15)])
-    assert [item.revision for item in items] == [4] * 15
-    for item in items:
-        seed = item.payload["seed"]
-        hits = store.search(near(store, embed([item.id], seed=seed).vectors, k=1))[0]
-        assert (hits[0].id, hits[0].payload) == (item.id, {"seed": seed})
-
-
-@pytest.mark.server
-@pytest.mark.slow
-def test_idle_connections_that_died_are_replaced(
-    store: PgvectorStore, postgres: Postgres, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    add(store, ["a"])
-    monkeypatch.setattr("midspan.gallery.stores.pgvector.server.IDLE", 0.0)
-    with psycopg.connect(postgres.url(), autocommit=True) as other:
-        other.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
-        )
-    time.sleep(0.1)
-    assert store.get(["a"])[0].id == "a"
-
-
-@pytest.mark.server
-@pytest.mark.slow
-def test_a_reader_that_meets_the_drop_of_a_space_reads_again(store: PgvectorStore) -> None:
-    """Each waits for what the other holds, and PostgreSQL ends the reader."""
-    ids = ["a", "b"]
-    add(store, ids)
-    server = store._server
-    with server.asking() as connection:
-        (number,) = read_state(connection, server)[1].values()
-    seen: list[list[str]] = []
-    with psycopg.connect(server.place.url) as dropping, psycopg.connect(server.place.url) as look:
-        look.autocommit = True
-        dropping.execute("SET deadlock_timeout = '60s'")  # not this one
-        dropping.execute(f"LOCK TABLE {server.vectors(number)} IN ACCESS EXCLUSIVE MODE".encode())
-        reader = threading.Thread(target=lambda: seen.append([item.id for item in store.get(ids)]))
-        reader.start()
-        waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = %s::regclass"
-        until = time.monotonic() + 60
-        while look.execute(waiting, (server.vectors(number),)).fetchone() != (1,):
-            assert time.monotonic() < until
-            time.sleep(0.01)
-        dropping.execute(server.sql("LOCK TABLE {items} IN ACCESS EXCLUSIVE MODE"))
-        assert seen == []
-        dropping.rollback()
-        reader.join(60)
-    assert seen == [ids]

@@ -14,10 +14,10 @@ import pytest
 
 from midspan.errors import FormatError, GalleryError, StoreError
 from midspan.gallery import Gallery
-from midspan.gallery.stores.sqlite import database, schema, writes
-from midspan.gallery.stores.sqlite.store import SqliteStore
+from midspan.gallery.catalogue import sqlite
+from midspan.gallery.engines.embedded import tables
 from midspan.spaces import Embeddings
-from tests.gallery.samples import DIM, NEW, OLD, add, drafts, embed, entry, found, near, start
+from tests.gallery.samples import DIM, OLD, add, drafts, embed
 
 
 @pytest.fixture
@@ -26,18 +26,24 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def store(path: Path) -> Iterator[SqliteStore]:
-    made = SqliteStore.create(str(path), OLD, entry=entry("create"))
+def gallery(path: Path) -> Iterator[Gallery]:
+    made = Gallery.create(path, OLD)
     yield made
     made.close()
 
 
-def test_a_gallery_is_one_file_that_says_what_it_is(store: SqliteStore, path: Path) -> None:
-    add(store, ["a"])
-    store.close()
+def database(gallery: Gallery) -> sqlite.Sqlite:
+    found = gallery._session.catalogue.database
+    assert isinstance(found, sqlite.Sqlite)
+    return found
+
+
+def test_a_gallery_is_one_file_that_says_what_it_is(gallery: Gallery, path: Path) -> None:
+    add(gallery, ["a"])
+    gallery.close()
     assert [file.name for file in path.parent.iterdir()] == ["shop.midspan"]
     connection = sqlite3.connect(path)
-    assert connection.execute("PRAGMA application_id").fetchone() == (database.APPLICATION,)
+    assert connection.execute("PRAGMA application_id").fetchone() == (sqlite.APPLICATION,)
     assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     connection.close()
 
@@ -68,19 +74,19 @@ def test_another_sqlite_file_is_refused(path: Path) -> None:
         Gallery.open(path)
 
 
-def test_a_later_format_is_refused(store: SqliteStore, path: Path) -> None:
-    store.close()
+def test_a_later_format_is_refused(gallery: Gallery, path: Path) -> None:
+    gallery.close()
     connection = sqlite3.connect(path)
     connection.execute("PRAGMA user_version = 99")
     connection.close()
-    with pytest.raises(FormatError, match="is a gallery of format 99, this midspan reads format 1"):
+    with pytest.raises(FormatError, match="is a gallery of format 99, this midspan reads up to 2"):
         Gallery.open(path)
 
 
-def test_a_damaged_file_is_an_error_and_not_a_wrong_answer(store: SqliteStore, path: Path) -> None:
+def test_a_damaged_file_is_an_error_and_not_a_wrong_answer(gallery: Gallery, path: Path) -> None:
     ids = [f"i{number}" for number in range(300)]
-    add(store, ids)
-    store.close()
+    add(gallery, ids)
+    gallery.close()
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
     with pytest.raises((FormatError, StoreError), match=r"shop\.midspan"), Gallery.open(path) as g:
@@ -97,35 +103,36 @@ def damage_seen(path: Path) -> bool:
         return True
 
 
-def test_verify_finds_vectors_that_cannot_be_compared(store: SqliteStore, path: Path) -> None:
-    add(store, ["a", "b", "c"])
-    store.close()
+def test_verify_finds_vectors_that_cannot_be_compared(gallery: Gallery, path: Path) -> None:
+    add(gallery, ["a", "b", "c"])
+    gallery.close()
     connection = sqlite3.connect(path)
     nan = np.full(DIM, np.nan, dtype="<f4").tobytes()
-    connection.execute("UPDATE vectors_1 SET vector = ? WHERE item = 2", (nan,))
+    connection.execute('UPDATE vectors_1 SET vector = ? WHERE "row" = 2', (nan,))
     connection.commit()
     connection.close()
-    with Gallery.open(path) as gallery:
-        report = gallery.verify()
+    with Gallery.open(path) as again:
+        report = again.verify()
     assert report.spaces[0].unusable == 1
     assert report.first_unusable == ("b",)
     assert "first of 'b': replace these items" in report.problems[0]
 
 
-def test_a_full_disk_loses_nothing(store: SqliteStore) -> None:
-    add(store, ["a"])
-    writer = store._database._writer
-    pages = writer.execute("PRAGMA page_count").fetchone()[0]
-    writer.execute(f"PRAGMA max_page_count = {pages + 5}")
+def test_a_full_disk_loses_nothing(gallery: Gallery) -> None:
+    add(gallery, ["a"])
+    with database(gallery).writing() as connection:
+        pages = connection.exec_driver_sql("PRAGMA page_count").scalar_one()
+        connection.exec_driver_sql(f"PRAGMA max_page_count = {pages + 5}")
     big = [f"big{number}" for number in range(2000)]
     with pytest.raises(StoreError, match=r"the disk is full; nothing of this step was written"):
-        add(store, big)
-    assert [item.id for item in store.get(["a", *big])] == ["a"]
-    assert found(store, near(store, embed(["a"]).vectors)) == [["a"]]
-    writer.execute("PRAGMA max_page_count = 1000000")
-    add(store, big)
-    assert store.count().items == 2001
-    assert store.check() == []
+        add(gallery, big)
+    assert [item.id for item in gallery.get_many(["a", *big])] == ["a"]
+    assert [hit.id for hit in gallery.search(embed(["a"]))[0]] == ["a"]
+    with database(gallery).writing() as connection:
+        connection.exec_driver_sql("PRAGMA max_page_count = 1000000")
+    add(gallery, big)
+    assert gallery.count().items == 2001
+    assert gallery.check_storage() == []
 
 
 @pytest.fixture
@@ -175,8 +182,8 @@ def test_a_read_only_place_is_a_clear_error(small_disk: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_read_only_folder_is_a_clear_error(store: SqliteStore, path: Path) -> None:
-    store.close()
+def test_a_read_only_folder_is_a_clear_error(gallery: Gallery, path: Path) -> None:
+    gallery.close()
     path.parent.chmod(0o500)
     try:
         with pytest.raises(StoreError, match="cannot be"):
@@ -186,11 +193,10 @@ def test_a_read_only_folder_is_a_clear_error(store: SqliteStore, path: Path) -> 
 
 
 def test_a_writer_that_takes_too_long(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(database, "BUSY_SECONDS", 0.2)
+    monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.2)
     with Gallery.create(path, OLD) as one, Gallery.open(path) as other:
         one.add(embed(["a"]))
-        assert isinstance(one.store, SqliteStore)
-        with one.store._database.writing():
+        with database(one).writing():
             with pytest.raises(StoreError, match="another process has been writing"):
                 other.add(embed(["b"]))
             assert other.get("a").id == "a"  # reading goes on
@@ -238,26 +244,26 @@ def test_only_one_of_two_creators_wins(path: Path) -> None:
 
 
 def test_a_handle_does_not_survive_a_fork(
-    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+    gallery: Gallery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = os.getpid()
     with monkeypatch.context() as patch:
         patch.setattr(os, "getpid", lambda: here + 1)
         with pytest.raises(StoreError, match="open it again after a fork"):
-            store.get(["a"])
-    assert store.get(["a"]) == []
+            gallery.get_many(["a"])
+    assert gallery.get_many(["a"]) == []
 
 
 def test_a_follower_that_fell_far_behind_reads_all_again(
-    store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
+    gallery: Gallery, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(schema, "GONE_KEPT", 5)
-    add(store, [f"i{number}" for number in range(30)])
+    monkeypatch.setattr(tables, "DELETIONS_KEPT", 5)
+    add(gallery, [f"i{number}" for number in range(30)])
     with Gallery.open(path) as other:
         assert len(other.search(embed(["q"]), k=50)[0]) == 30
         for number in range(20):
-            store.delete([f"i{number}"])
-        store.upsert(drafts(["i25"]), [embed(["i25"], seed=7)], mode="replace")
+            gallery.delete([f"i{number}"])
+        gallery.put_drafts(drafts(["i25"]), [embed(["i25"], seed=7)], mode="replace")
         hits = other.search(embed(["i25"], seed=7), k=50)[0]
         assert {hit.id for hit in hits} == {f"i{number}" for number in range(20, 30)}
         assert hits[0].id == "i25"
@@ -265,74 +271,51 @@ def test_a_follower_that_fell_far_behind_reads_all_again(
 
 def test_pages_are_filled_well_whatever_the_dimension() -> None:
     for dim in (8, 64, 128, 256, 512, 768, 1024):
-        size = schema.page_size(dim)
+        size = sqlite.page_size(dim)
         row = 4 * dim + 16
         assert (size // row) * row / size >= 0.74, dim
 
 
 def test_vectors_of_other_lengths_cannot_be_written_behind_our_back(
-    store: SqliteStore, path: Path
+    gallery: Gallery, path: Path
 ) -> None:
-    add(store, ["a"])
+    add(gallery, ["a"])
     connection = sqlite3.connect(path)
     with pytest.raises(sqlite3.IntegrityError):
         connection.execute("UPDATE vectors_1 SET vector = x'00'")
     connection.close()
 
 
-def test_one_embedding_per_item_and_space(store: SqliteStore) -> None:
+def test_one_embedding_per_item_and_space(gallery: Gallery) -> None:
     given = Embeddings(ids=np.array(["a"]), vectors=embed(["a"]).vectors, space=OLD)
-    store.upsert(drafts(["a"]), [given], mode="add")
-    assert store.fill(given, revisions=[1]) == 0
-
-
-def test_a_fill_in_several_parts_gives_each_item_its_own_vector(
-    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(writes, "TOGETHER", 3)
-    ids = [f"i{number}" for number in range(11)]
-    add(store, ids)
-    start(store)
-    store.fill(embed(["i4"], NEW, seed=7), revisions=[1])
-    order = [7, 2, 10, 4, 0, 9, 1, 8, 3, 6, 5]
-    asked = embed([*(ids[number] for number in order), "stranger"], NEW)
-    revisions = [2 if number == 9 else 1 for number in (*order, 0)]
-    assert store.fill(asked, revisions=revisions) == 9, "neither i4 nor i9 nor the stranger"
-    got = store.vectors(ids, space=NEW.fingerprint)
-    assert got.ids.tolist() == [id for id in ids if id != "i9"]
-    wanted = [embed([id], NEW, seed=7 if id == "i4" else 0).vectors[0] for id in got.ids.tolist()]
-    np.testing.assert_array_equal(got.vectors, np.stack(wanted))
-    assert [task.item.id for task in store.claim(worker="w", limit=9, seconds=60.0)] == ["i9"]
+    gallery.put_drafts(drafts(["a"]), [given], mode="add")
+    assert gallery.add_missing_vectors(given, revisions=[1]) == 0
 
 
 def test_the_log_is_copied_into_the_file_when_it_is_long_and_not_before(
-    store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
+    gallery: Gallery, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = path.stat().st_size
     page_each = [{"text": "x" * 4096}] * 1100
-    add(store, [f"i{number}" for number in range(1100)], payloads=page_each)
+    add(gallery, [f"i{number}" for number in range(1100)], payloads=page_each)
     assert Path(f"{path}-wal").stat().st_size > 1000 * 4096, "SQLite's own limit"
     assert path.stat().st_size == before
-    store.close()
+    gallery.close()
     whole = path.stat().st_size
-    monkeypatch.setattr(database, "LOG_BYTES", 16 * 4096)
-    reopened = SqliteStore.open(str(path))
+    monkeypatch.setattr(sqlite, "LOG_BYTES", 16 * 4096)
+    reopened = Gallery.open(path)
     add(reopened, [f"more{number}" for number in range(20)], payloads=page_each[:20])
     assert path.stat().st_size > whole
     reopened.close()
 
 
-def test_a_lease_does_not_wait_for_the_disk_and_a_write_does(tmp_path: Path) -> None:
-    path = tmp_path / "lease.midspan"
-    SqliteStore.create(str(path), OLD, entry=entry("create")).close()
-    opened = database.Database(path)
-    level = "PRAGMA synchronous"
+def test_a_lease_does_not_wait_for_the_disk_and_a_write_does(gallery: Gallery) -> None:
+    level, opened = "PRAGMA synchronous", database(gallery)
     with opened.writing(durable=False) as connection:
-        assert connection.execute(level).fetchone() == (1,)  # NORMAL
+        assert connection.exec_driver_sql(level).scalar_one() == 1  # NORMAL
     with opened.writing() as connection:
-        assert connection.execute(level).fetchone() == (2,)  # FULL
+        assert connection.exec_driver_sql(level).scalar_one() == 2  # FULL
     with pytest.raises(ZeroDivisionError), opened.writing(durable=False):
         raise ZeroDivisionError
     with opened.writing() as connection:
-        assert connection.execute(level).fetchone() == (2,)
-    opened.close()
+        assert connection.exec_driver_sql(level).scalar_one() == 2

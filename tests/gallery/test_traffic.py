@@ -16,11 +16,9 @@ from pathlib import Path
 import pytest
 
 from midspan.errors import SpaceMismatch
-from midspan.gallery import Gallery, set_quantise
-from midspan.gallery.index import upkeep
-from midspan.gallery.stores.base import Store
+from midspan.gallery import Gallery
 from tests.gallery.conftest import Locate
-from tests.gallery.samples import NEW, OLD, embed, entry, start
+from tests.gallery.samples import NEW, OLD, embed, event, start
 from tests.gallery.traffic_worker import Expected, write
 
 ROOT = Path(__file__).parents[2]
@@ -42,33 +40,29 @@ def search(gallery: Gallery, stop: threading.Event, done: Counter[str]) -> None:
             done["searches"] += 1
 
 
-def backfill(store: Store, stop: threading.Event, done: Counter[str], worker: str) -> None:
+def backfill(gallery: Gallery, stop: threading.Event, done: Counter[str], worker: str) -> None:
     while not stop.is_set():
-        state = store.state()
-        tasks = store.claim(worker=worker, limit=16, seconds=5)
+        state = gallery.state
+        tasks = gallery.work.claim(worker=worker, limit=16, seconds=5)
         if not tasks or state.target is None:
             time.sleep(0.01)
             continue
         vectors = embed([task.item.id for task in tasks], state.spaces[state.target])
-        with contextlib.suppress(SpaceMismatch):  # rolled back in this moment
-            done["fills"] += store.fill(vectors, revisions=[task.item.revision for task in tasks])
+        with contextlib.suppress(SpaceMismatch):  # rolled back concurrently
+            revisions = [task.item.revision for task in tasks]
+            done["fills"] += gallery.add_missing_vectors(vectors, revisions=revisions)
 
 
 def upgrade_and_back(
-    store: Store, stop: threading.Event, done: Counter[str], seconds: float
+    gallery: Gallery, stop: threading.Event, done: Counter[str], seconds: float
 ) -> None:
     while not stop.is_set():
-        start(store)
+        start(gallery)
         stop.wait(seconds / 5)
-        state = store.state()
+        state = gallery.state
         back = dataclasses.replace(state, live=(OLD.fingerprint,), target=None, upgrade=None)
-        store.change(back, entry=entry("upgrade rollback"))
-        while store.drop(NEW.fingerprint, limit=50):
-            pass
-        state = store.state()
-        store.change(
-            dataclasses.replace(state, spaces={OLD.fingerprint: OLD}), entry=entry("forget")
-        )
+        gallery.change(back, event=event("upgrade rollback"))
+        gallery.drop_vectors(NEW.fingerprint)
         done["rounds"] += 1
         stop.wait(0.1)
 
@@ -78,21 +72,8 @@ def test_traffic_during_upgrades(locate_shared: Locate) -> None:
     live_through(locate_shared())
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("quantise", ["none", "binary"])
-def test_traffic_with_an_index_in_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quantise: str
-) -> None:
-    monkeypatch.setattr(upkeep, "FLAT_UP_TO", 240)
-    monkeypatch.setattr(upkeep, "FOLD", 8)
-    monkeypatch.setattr("midspan.gallery.index.calibrate.RECALL", 1.1)
-    live_through(str(tmp_path / "shop.midspan"), quantise=quantise)
-
-
 def live_through(location: str, *, quantise: str = "none") -> None:
-    gallery = Gallery.create(location, OLD)
-    if quantise != "none":
-        set_quantise(gallery, quantise)
+    gallery = Gallery.create(location, OLD, quantise=quantise)
     gallery.add(embed([f"fixed-{number}" for number in range(20)]))
     stop = threading.Event()
     seconds = SECONDS_SLOWLY if location.startswith("milvus:") else SECONDS
@@ -116,9 +97,9 @@ def live_through(location: str, *, quantise: str = "none") -> None:
         ]
         done = Counter[str]()
         others = [pool.submit(search, gallery, stop, done) for _ in range(2)]
-        others += [pool.submit(backfill, gallery.store, stop, done, name) for name in ("w1", "w2")]
-        others.append(pool.submit(upgrade_and_back, gallery.store, stop, done, seconds))
-        writers = [pool.submit(write, gallery.store, name, until) for name in ("t1", "t2")]
+        others += [pool.submit(backfill, gallery, stop, done, name) for name in ("w1", "w2")]
+        others.append(pool.submit(upgrade_and_back, gallery, stop, done, seconds))
+        writers = [pool.submit(write, gallery, name, until) for name in ("t1", "t2")]
         expected = Expected()
         try:
             for writer in writers:
@@ -135,10 +116,10 @@ def live_through(location: str, *, quantise: str = "none") -> None:
             stop.set()
             for one in others:
                 one.result()
-    items = gallery.store.scan(filter=None, missing=None, after="", limit=10_000)
+    items = gallery.scan(limit=10_000)
     left = {item.id: item.payload["n"] for item in items if not item.id.startswith("fixed")}
     assert left == expected
-    counts = gallery.store.count()
+    counts = gallery.count()
     assert counts.items == len(expected) + 20
     assert counts.without == 0
     assert gallery.verify().problems == ()

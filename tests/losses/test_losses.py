@@ -70,7 +70,7 @@ def test_equals_the_equation_in_value_and_gradient(name: str) -> None:
 
 
 def test_plain_softmax_is_cross_entropy_with_bias() -> None:
-    loss = prepared(Softmax())
+    loss = prepared(Softmax(bias=True))
     assert loss.bias is not None
     with torch.no_grad():
         loss.bias.copy_(torch.arange(CLASSES))
@@ -78,6 +78,41 @@ def test_plain_softmax_is_cross_entropy_with_bias() -> None:
     logits = vectors @ loss.class_rows().T + loss.bias
     reference = -(logits.log_softmax(1)[torch.arange(BATCH), labels]).mean()
     torch.testing.assert_close(value(loss, vectors, labels), reference)
+
+
+def test_plain_softmax_by_default_has_no_bias_as_in_the_released_code_of_advbct() -> None:
+    loss = prepared(Softmax())
+    assert loss.bias is None
+    vectors, labels = batch()
+    logits = torch.stack([vectors @ row for row in loss.class_rows()], dim=1)
+    reference = (logits.logsumexp(1) - logits[torch.arange(BATCH), labels]).mean()
+    torch.testing.assert_close(value(loss, vectors, labels), reference)
+
+
+def test_class_rows_can_start_at_other_directions_with_their_own_lengths() -> None:
+    loss = prepared(CosFace())
+    drawn = loss.class_rows().detach().clone()
+    centres = torch.randn_like(drawn)
+    known = torch.arange(len(drawn)) % 2 == 0
+    loss.start_rows(centres, known)
+    rows = loss.class_rows().detach()
+    assert torch.equal(rows[~known], drawn[~known])
+    torch.testing.assert_close(rows.norm(dim=1), drawn.norm(dim=1))
+    cosines = torch.nn.functional.cosine_similarity(rows, centres)
+    torch.testing.assert_close(cosines[known], torch.ones_like(cosines[known]))
+    with pytest.raises(ConfigError, match="old centres"):
+        loss.start_rows(centres[:-1], known[:-1])
+
+
+def test_class_rows_of_more_dims_start_at_other_directions_in_the_first_ones() -> None:
+    loss = prepared(CosFace())
+    drawn = loss.class_rows().detach().clone()
+    centres = torch.randn_like(drawn[:, :2])
+    loss.start_rows(centres, torch.ones(len(drawn), dtype=torch.bool))
+    rows = loss.class_rows().detach()
+    assert torch.equal(rows[:, 2:], drawn[:, 2:])
+    cosines = torch.nn.functional.cosine_similarity(rows[:, :2], centres)
+    torch.testing.assert_close(cosines, torch.ones_like(cosines))
 
 
 def test_without_margin_all_cosine_losses_agree() -> None:

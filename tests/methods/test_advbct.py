@@ -105,7 +105,7 @@ def numeric_gradient(value: Batch, term: str, method: AdvBCT, step: float = 1e-6
             moved = value.vectors.detach().clone()
             moved.view(-1)[place] += sign * step
             with torch.no_grad():
-                ends.append(method(replace(value, vectors=moved))[term])
+                ends.append(method.terms(replace(value, vectors=moved))[term])
         gradient.view(-1)[place] = (ends[0] - ends[1]) / (2 * step)
     return gradient
 
@@ -127,7 +127,7 @@ def test_p2s_value_and_gradient(elastic: bool, reduction: Literal["mean", "batch
         old,
     )
     some = batch(EVERYTHING, old)
-    fast = method(some)["p2s"]
+    fast = method.terms(some)["p2s"]
     reference = 2.0 * slow_p2s(method, old, some)
     assert float(reference.detach()) > 0
     torch.testing.assert_close(fast, reference)
@@ -143,7 +143,7 @@ def test_p2s_gradient_of_the_boundary_only_loosens() -> None:
         method = prepared(AdvBCT(threshold=threshold), old)
         some = batch(EVERYTHING, old)
         assert method.looseness is not None
-        (gradient,) = torch.autograd.grad(method(some)["p2s"], method.looseness)
+        (gradient,) = torch.autograd.grad(method.terms(some)["p2s"], method.looseness)
         with torch.no_grad():
             before = method.boundaries()
             method.looseness.sub_(0.1 * gradient)
@@ -157,7 +157,7 @@ def test_tightening_pulls_the_boundary_in_where_nobody_is_outside() -> None:
     method = prepared(AdvBCT(tightening=0.5), old)
     some = batch(EVERYTHING, old, spread=0.0)
     some = replace(some, vectors=old.centres[old.labels].double().requires_grad_())
-    terms = method(some)
+    terms = method.terms(some)
     kept = old.counts[some.labels] >= 2
     mean = method.boundaries()[some.labels][kept].mean()
     torch.testing.assert_close(terms["tightening"], 0.5 * mean)
@@ -206,28 +206,58 @@ def test_p2s_is_zero_exactly_inside() -> None:
         for turn in torch.linspace(0.0, 2.0, 9).tolist():
             vector = F.normalize(unit[row] + turn * torch.eye(DIM)[row % DIM], dim=0)
             distance = float((vector - centres[row]).norm())
-            value = method(replace(some, vectors=vector[None].double()))["p2s"].item()
+            value = method.terms(replace(some, vectors=vector[None].double()))["p2s"].item()
             assert (value > 0) == (distance > float(radii[row])) or value < 1e-6
             assert value == pytest.approx(max(0.0, distance - float(radii[row])), abs=1e-6)
+
+
+def test_what_it_learns_has_sgd_of_its_own_so_that_gamma_counts() -> None:
+    """One plain SGD step: −rate · gradient, so half the weight is half the step."""
+    from midspan.encoders import build_encoder
+    from midspan.losses import CosFace
+    from midspan.training.optimisers import make_optimiser
+    from midspan.training.settings import TrainSettings
+    from midspan.training.step import Step
+
+    moved = []
+    for weight in (1.0, 0.5):
+        torch.manual_seed(0)
+        old = artifacts()
+        method = AdvBCT(adversarial_weight=weight)
+        method.prepare(old=old, num_classes=CLASSES, dim=DIM)
+        encoder = build_encoder(backbone="vectors", dim=DIM, seed=0, settings={"inputs": 3})
+        step = Step(encoder=encoder, loss=CosFace.for_classes(CLASSES, dim=DIM), method=method)
+        optimiser = make_optimiser(step, TrainSettings(lr=1e-3))
+        for group in optimiser.param_groups:
+            group["lr"] = 1e-3 * group["factor"]
+        before = method.discriminator[0].weight.detach().clone()  # type: ignore[index]
+        terms = method(torch.randn(4, DIM), LABELS[:4], old=old.vectors[:4])
+        terms["adversarial"].backward()
+        gradient = method.discriminator[0].weight.grad  # type: ignore[index]
+        optimiser.step()
+        after = method.discriminator[0].weight.detach()  # type: ignore[index]
+        torch.testing.assert_close(after, before - 0.1 * gradient)
+        moved.append(after - before)
+    torch.testing.assert_close(moved[1], 0.5 * moved[0])
 
 
 def test_classes_without_a_radius_are_left_alone() -> None:
     old = artifacts()
     method = prepared(AdvBCT(), old)
     some = batch(EVERYTHING, old)
-    (gradient,) = torch.autograd.grad(method(some)["p2s"], some.vectors)
+    (gradient,) = torch.autograd.grad(method.terms(some)["p2s"], some.vectors)
     assert gradient[15].abs().sum() == 0  # the only image of its class
     assert gradient[:15].abs().sum() > 0
 
     alone = batch([15], old)
-    value = method(alone)["p2s"]
+    value = method.terms(alone)["p2s"]
     assert value.item() == 0.0
     (gradient,) = torch.autograd.grad(value, alone.vectors)
     assert gradient.abs().sum() == 0
 
     # a class without old images: as if an image came whose class the old side never had
     stranger = replace(batch([0], old), labels=torch.tensor([4]))
-    assert method(stranger)["p2s"].item() == 0.0
+    assert method.terms(stranger)["p2s"].item() == 0.0
 
 
 def test_only_known_classes_are_bounded_if_that_is_wanted() -> None:
@@ -235,7 +265,7 @@ def test_only_known_classes_are_bounded_if_that_is_wanted() -> None:
     method = prepared(AdvBCT(classes="known"), old)
     assert method.bounded.tolist() == [True, False, True, False, False, False]
     some = batch([6, 7, 8, 16], old)  # classes 1 and 5: unknown to the old encoder
-    value = method(some)["p2s"]
+    value = method.terms(some)["p2s"]
     assert value.item() == 0.0
     (gradient,) = torch.autograd.grad(value, some.vectors)
     assert gradient.abs().sum() == 0
@@ -248,7 +278,7 @@ def test_adversarial_value_and_reversed_gradient(progress: float) -> None:
     old = artifacts()
     method = prepared(AdvBCT(adversarial_weight=3.0), old)
     some = batch([0, 1, 6, 7, 11, 15], old, progress=progress)
-    fast = method(some)["adversarial"]
+    fast = method.terms(some)["adversarial"]
     reference = 3.0 * (1 - progress) * slow_adversarial(method, some)
     torch.testing.assert_close(fast, reference)
 
@@ -298,7 +328,7 @@ def test_constant_schedules_are_used() -> None:
     old = artifacts()
     method = prepared(AdvBCT(gamma="constant", reversal="constant"), old)
     some = batch([0, 1, 6, 7], old, progress=0.0)
-    fast = method(some)["adversarial"]
+    fast = method.terms(some)["adversarial"]
     reference = slow_adversarial(method, some)
     torch.testing.assert_close(fast, reference)
     torch.testing.assert_close(
@@ -321,8 +351,8 @@ def test_the_discriminator_sees_a_shift_between_new_and_old() -> None:
     some = Batch(vectors=new, logits=None, labels=labels, rows=torch.arange(64), old=vectors)
     for _ in range(40):
         optimiser.zero_grad()
-        value = method(some)["adversarial"]
-        value.backward()
+        value = method.terms(some)["adversarial"]
+        value.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
     assert float(value.detach()) < 0.2  # 2·log 2 = 1.39 if nothing can be told apart
 
@@ -333,7 +363,7 @@ def test_no_gradient_reaches_the_old_vectors() -> None:
     some = batch([0, 1, 6], old)
     assert some.old is not None
     stored = some.old.clone().requires_grad_()
-    total = torch.stack(list(method(replace(some, old=stored)).values())).sum()
+    total = torch.stack(list(method.terms(replace(some, old=stored)).values())).sum()
     (gradient,) = torch.autograd.grad(total, stored, allow_unused=True)
     assert gradient is None
 
@@ -341,13 +371,13 @@ def test_no_gradient_reaches_the_old_vectors() -> None:
 def test_ablations_leave_only_the_other_term() -> None:
     old = artifacts()
     some = batch([0, 1, 6], old)
-    both = prepared(AdvBCT(), old)(some)
+    both = prepared(AdvBCT(), old).terms(some)
     assert set(both) == {"p2s", "adversarial"}
     without = prepared(AdvBCT(adversarial_weight=0.0), old)
-    assert set(without(some)) == {"p2s"}
+    assert set(without.terms(some)) == {"p2s"}
     assert [name for name, _ in without.named_parameters()] == ["looseness"]
-    assert set(prepared(AdvBCT(p2s_weight=0.0), old)(some)) == {"adversarial"}
-    assert prepared(AdvBCT(p2s_weight=0.0, adversarial_weight=0.0), old)(some) == {}
+    assert set(prepared(AdvBCT(p2s_weight=0.0), old).terms(some)) == {"adversarial"}
+    assert prepared(AdvBCT(p2s_weight=0.0, adversarial_weight=0.0), old).terms(some) == {}
     fixed = prepared(AdvBCT(elastic=False, adversarial_weight=0.0), old)
     assert list(fixed.parameters()) == []
     torch.testing.assert_close(fixed.boundaries(), old.radii.double())
@@ -357,15 +387,15 @@ def test_a_batch_of_one_is_fine_in_training() -> None:
     old = artifacts()
     method = prepared(AdvBCT(), old)
     some = batch([0], old)
-    total = torch.stack(list(method(some).values())).sum()
+    total = torch.stack(list(method.terms(some).values())).sum()
     (gradient,) = torch.autograd.grad(total, some.vectors)
     assert torch.isfinite(gradient).all()
 
 
 def test_vectors_alone_are_enough() -> None:
     some = batch(EVERYTHING, artifacts())
-    with_rows = prepared(AdvBCT(), artifacts())(some)
-    without = prepared(AdvBCT(), artifacts(label_map=None))(some)
+    with_rows = prepared(AdvBCT(), artifacts()).terms(some)
+    without = prepared(AdvBCT(), artifacts(label_map=None)).terms(some)
     for name, value in with_rows.items():
         torch.testing.assert_close(without[name], value)
 
@@ -373,13 +403,13 @@ def test_vectors_alone_are_enough() -> None:
 def test_other_label_ids_change_nothing() -> None:
     old = artifacts()
     some = batch(EVERYTHING, old)
-    before = prepared(AdvBCT(classes="known", elastic=False), old)(some)
+    before = prepared(AdvBCT(classes="known", elastic=False), old).terms(some)
     turn = torch.tensor([3, 0, 4, 1, 2, 5])  # new name of each class
     label_map = torch.empty_like(MAP)
     label_map[turn] = MAP
     renamed = artifacts(turn[LABELS], label_map)
     method = prepared(AdvBCT(classes="known", elastic=False), renamed)
-    after = method(replace(some, labels=turn[some.labels]))
+    after = method.terms(replace(some, labels=turn[some.labels]))
     for name, value in before.items():
         torch.testing.assert_close(after[name], value)
 
@@ -388,8 +418,8 @@ def test_rescaling_the_new_vectors_changes_nothing() -> None:
     old = artifacts()
     method = prepared(AdvBCT(), old)
     some = batch(EVERYTHING, old)
-    for name, value in method(some).items():
-        again = method(replace(some, vectors=7.0 * some.vectors))[name]
+    for name, value in method.terms(some).items():
+        again = method.terms(replace(some, vectors=7.0 * some.vectors))[name]
         torch.testing.assert_close(again, value)
 
 

@@ -69,7 +69,7 @@ def test_synthesised_rows_value_and_gradient() -> None:
     old = artifacts(known)
     method = prepared(BCT(weight=2.0), old)
     some = batch([0, 1, 2, 3, 4, 6], old)
-    fast = method(some)["influence"]
+    fast = method.terms(some)["influence"]
 
     # rows: the three known classes, then the centres of classes 1 and 3
     rows = [*known.rows, old.centres[1], old.centres[3]]
@@ -89,7 +89,7 @@ def test_old_rows_only_count_known_classes() -> None:
     known = classifier()
     old = artifacts(known)
     some = batch([0, 1, 2, 3], old)  # classes 0 and 2 are known
-    fast = prepared(BCT(weight=1.0, classifier="old"), old)(some)["influence"]
+    fast = prepared(BCT(weight=1.0, classifier="old"), old).terms(some)["influence"]
     losses = [
         slow_cross_entropy(some.vectors[i], list(known.rows), t, 10.0) for i, t in ((0, 2), (2, 0))
     ]
@@ -101,7 +101,7 @@ def test_old_rows_only_count_known_classes() -> None:
 def test_a_batch_without_known_classes_gives_a_differentiable_zero() -> None:
     old = artifacts(classifier())
     some = batch([1, 3, 6], old)
-    influence = prepared(BCT(weight=1.0, classifier="old"), old)(some)["influence"]
+    influence = prepared(BCT(weight=1.0, classifier="old"), old).terms(some)["influence"]
     assert influence.item() == 0.0
     (gradient,) = torch.autograd.grad(influence, some.vectors)
     assert gradient.abs().sum() == 0
@@ -111,7 +111,7 @@ def test_distilled_uses_the_old_probabilities() -> None:
     known = classifier()
     old = artifacts(known)
     some = batch([0, 1, 2], old)
-    fast = prepared(BCT(weight=1.0, classifier="distilled", temperature=2.0), old)(some)[
+    fast = prepared(BCT(weight=1.0, classifier="distilled", temperature=2.0), old).terms(some)[
         "influence"
     ]
     assert some.old is not None
@@ -135,7 +135,7 @@ def test_if_new_is_old_the_loss_is_the_old_models_own(normalised: bool) -> None:
     own = F.cross_entropy(known.logits(old.vectors[index]), everything[LABELS[index]])
     for kind in ("old", "synthesised"):
         method = prepared(BCT(weight=1.0, classifier=kind), old)
-        torch.testing.assert_close(method(some)["influence"], own)
+        torch.testing.assert_close(method.terms(some)["influence"], own)
 
 
 def test_vectors_alone_are_enough() -> None:
@@ -146,16 +146,18 @@ def test_vectors_alone_are_enough() -> None:
         slow_cross_entropy(vector, list(old.centres), int(label), 7.0)
         for vector, label in zip(some.vectors, some.labels, strict=True)
     ]
-    torch.testing.assert_close(method(some)["influence"], torch.stack(losses).mean())
+    torch.testing.assert_close(method.terms(some)["influence"], torch.stack(losses).mean())
 
 
 def test_centres_stand_for_every_class_known_or_not() -> None:
     old = artifacts(classifier())
     some = batch([0, 1, 2, 3, 4], old)
-    with_rows = prepared(BCT(weight=1.0, classifier="centres", scale=7.0), old)(some)["influence"]
-    without = prepared(BCT(weight=1.0, scale=7.0), artifacts(None, torch.full((CLASSES,), -1)))(
-        some
-    )
+    with_rows = prepared(BCT(weight=1.0, classifier="centres", scale=7.0), old).terms(some)[
+        "influence"
+    ]
+    without = prepared(
+        BCT(weight=1.0, scale=7.0), artifacts(None, torch.full((CLASSES,), -1))
+    ).terms(some)
     torch.testing.assert_close(with_rows, without["influence"])
 
 
@@ -181,7 +183,7 @@ def test_other_label_ids_change_nothing() -> None:
     known = classifier()
     old = artifacts(known)
     some = batch([0, 1, 2, 3, 4], old)
-    before = prepared(BCT(weight=1.0), old)(some)["influence"]
+    before = prepared(BCT(weight=1.0), old).terms(some)["influence"]
 
     turn = torch.tensor([3, 0, 4, 1, 2])  # new name of each class
     label_map = torch.empty_like(MAP)
@@ -194,7 +196,7 @@ def test_other_label_ids_change_nothing() -> None:
         classifier=known,
         label_map=label_map,
     )
-    after = prepared(BCT(weight=1.0), renamed)(
+    after = prepared(BCT(weight=1.0), renamed).terms(
         Batch(vectors=some.vectors, logits=None, labels=turn[some.labels], rows=some.rows, old=None)
     )["influence"]
     torch.testing.assert_close(before, after)
@@ -206,10 +208,12 @@ def test_other_ids_of_the_old_classes_change_nothing() -> None:
     label_map = torch.where(MAP >= 0, turn[MAP.clamp_min(0)], MAP)
     turned = OldClassifier(known.rows[turn.argsort()], bias=None, scale=10.0, normalised=True)
     for kind in ("old", "synthesised", "centres", "distilled"):
-        before = prepared(BCT(weight=1.0, classifier=kind), artifacts(known))(some)["influence"]
-        after = prepared(BCT(weight=1.0, classifier=kind), artifacts(turned, label_map))(some)[
+        before = prepared(BCT(weight=1.0, classifier=kind), artifacts(known)).terms(some)[
             "influence"
         ]
+        after = prepared(BCT(weight=1.0, classifier=kind), artifacts(turned, label_map)).terms(
+            some
+        )["influence"]
         torch.testing.assert_close(before, after)
 
 
@@ -223,7 +227,7 @@ def test_gradients_against_finite_differences(kind: str, rows: list[int]) -> Non
     exact = replace(some, old=some.old.double())
     start = some.vectors.detach().double().requires_grad_()
     assert torch.autograd.gradcheck(
-        lambda z: method(replace(exact, vectors=z))["influence"], (start,), atol=1e-6
+        lambda z: method.terms(replace(exact, vectors=z))["influence"], (start,), atol=1e-6
     )
 
 
@@ -231,7 +235,7 @@ def test_a_raw_classifier_keeps_its_bias_and_lengths() -> None:
     known = classifier(normalised=False)
     old = artifacts(known)
     some = batch([0, 2, 4], old)
-    fast = prepared(BCT(weight=1.0, classifier="old"), old)(some)["influence"]
+    fast = prepared(BCT(weight=1.0, classifier="old"), old).terms(some)["influence"]
     assert known.bias is not None
     losses = []
     for vector, target in zip(some.vectors, (2, 0, 1), strict=True):
@@ -251,7 +255,7 @@ def test_old_classes_that_are_gone_still_compete() -> None:
     gone = torch.tensor([0, -1, 1, -1, -1])  # nothing maps to old class 2
     old = artifacts(known, gone)
     some = batch([0, 2], old)
-    fast = prepared(BCT(weight=1.0, classifier="old"), old)(some)["influence"]
+    fast = prepared(BCT(weight=1.0, classifier="old"), old).terms(some)["influence"]
     losses = [slow_cross_entropy(some.vectors[i], list(known.rows), i, 10.0) for i in (0, 1)]
     torch.testing.assert_close(fast, torch.stack(losses).mean())
 
@@ -261,18 +265,22 @@ def test_distilling_wants_no_shared_class_and_is_least_at_the_old_vectors() -> N
     method = prepared(BCT(weight=1.0, classifier="distilled"), old)
     some = batch([0, 1, 2, 3], old)
     assert some.old is not None
-    at_old = method(replace(some, vectors=some.old.clone().requires_grad_()))
-    assert at_old["influence"] < method(some)["influence"]
+    at_old = method.terms(replace(some, vectors=some.old.clone().requires_grad_()))
+    assert at_old["influence"] < method.terms(some)["influence"]
     vectors = some.old.clone().requires_grad_()
-    (gradient,) = torch.autograd.grad(method(replace(some, vectors=vectors))["influence"], vectors)
+    (gradient,) = torch.autograd.grad(
+        method.terms(replace(some, vectors=vectors))["influence"], vectors
+    )
     assert gradient.abs().max() < 1e-5
 
 
 def test_names_without_a_classifier_are_as_good_as_vectors_alone() -> None:
     """An old run with a pair loss knows class names, but has no rows for them."""
     some = batch([0, 1, 4], artifacts(None))
-    named = prepared(BCT(weight=1.0, scale=7.0), artifacts(None, MAP))(some)["influence"]
-    alone = prepared(BCT(weight=1.0, scale=7.0), artifacts(None, torch.full((CLASSES,), -1)))(some)
+    named = prepared(BCT(weight=1.0, scale=7.0), artifacts(None, MAP)).terms(some)["influence"]
+    alone = prepared(BCT(weight=1.0, scale=7.0), artifacts(None, torch.full((CLASSES,), -1))).terms(
+        some
+    )
     torch.testing.assert_close(named, alone["influence"])
 
 

@@ -46,8 +46,8 @@ def test_terms_do_not_depend_on_the_order_of_the_batch(name: str) -> None:
     index = torch.arange(12)
     vectors = torch.randn(12, DIM)
     order = torch.randperm(12)
-    first = method(batch(index, old, vectors))
-    second = method(batch(index[order], old, vectors[order]))
+    first = method.terms(batch(index, old, vectors))
+    second = method.terms(batch(index[order], old, vectors[order]))
     assert first.keys() == second.keys()
     for term, value in first.items():
         torch.testing.assert_close(value, second[term], rtol=1e-5, atol=1e-6)
@@ -60,7 +60,7 @@ def test_terms_are_finite_scalars_with_finite_gradients(name: str, rows: list[in
     vectors = torch.randn(len(rows), DIM, requires_grad=True)
     some = batch(torch.tensor(rows), old, vectors)
     assert some.class_rows is not None
-    terms = method(some)
+    terms = method.terms(some)
     for value in terms.values():
         assert value.shape == ()
         assert torch.isfinite(value)
@@ -78,7 +78,7 @@ def test_no_gradient_reaches_the_old_side(name: str) -> None:
     vectors = torch.randn(8, DIM, requires_grad=True)
     some = batch(torch.arange(8), old, vectors)
     mixed = method.mix(vectors, old=some.old, labels=some.labels)
-    total = torch.stack([mixed.sum(), *method(some).values()]).sum()
+    total = torch.stack([mixed.sum(), *method.terms(some).values()]).sum()
     (gradient,) = torch.autograd.grad(total, old.vectors, allow_unused=True)
     assert gradient is None
 
@@ -90,8 +90,8 @@ def test_state_survives_a_round_trip(name: str) -> None:
     again.load_state_dict(method.state_dict())
     vectors = torch.randn(8, DIM)
     some = batch(torch.arange(8), old, vectors)
-    for term, value in method(some).items():
-        torch.testing.assert_close(again(some)[term], value)
+    for term, value in method.terms(some).items():
+        torch.testing.assert_close(again.terms(some)[term], value)
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -91,8 +91,8 @@ def test_contrastive_value_and_gradient(negatives: str, hardest: int) -> None:
     some = a_batch(ROWS, old)
     method = prepared(hot(weight=2.0, negatives=negatives, hardest=hardest), old)
     reference = slow_contrastive(some, negatives=negatives, hardest=hardest, temperature=0.5)
-    same_as_reference(method(some)["contrastive"], 2.0 * reference, some.vectors)
-    gradient_is_right(lambda z: method(replace(some, vectors=z))["contrastive"], some.vectors)
+    same_as_reference(method.terms(some)["contrastive"], 2.0 * reference, some.vectors)
+    gradient_is_right(lambda z: method.terms(replace(some, vectors=z))["contrastive"], some.vectors)
 
 
 @pytest.mark.parametrize("negatives", ["both", "old"])
@@ -105,8 +105,8 @@ def test_triplet_value_and_gradient(negatives: str, hardest: int, margin: float)
         hot(variant="triplet", negatives=negatives, hardest=hardest, margin=margin), old
     )
     reference = slow_triplet(some, negatives=negatives, hardest=hardest, margin=margin)
-    same_as_reference(method(some)["triplet"], reference.double(), some.vectors)
-    gradient_is_right(lambda z: method(replace(some, vectors=z))["triplet"], some.vectors)
+    same_as_reference(method.terms(some)["triplet"], reference.double(), some.vectors)
+    gradient_is_right(lambda z: method.terms(replace(some, vectors=z))["triplet"], some.vectors)
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -122,12 +122,12 @@ def test_classifier_value_and_gradient(known: bool) -> None:
         rows, place, scale = list(old.centres.double()), {k: k for k in range(CLASSES)}, 6.0
     reference = slow_classifier(some, rows, place, scale)
     assert some.class_rows is not None
-    same_as_reference(method(some)["classifier"], reference, some.vectors, some.class_rows)
+    same_as_reference(method.terms(some)["classifier"], reference, some.vectors, some.class_rows)
 
     def term(vectors: Tensor) -> Tensor:
         assert some.class_rows is not None
         logits = 8.0 * vectors @ some.class_rows.detach().T
-        value: Tensor = method(replace(some, vectors=vectors, logits=logits))["classifier"]
+        value: Tensor = method.terms(replace(some, vectors=vectors, logits=logits))["classifier"]
         return value
 
     gradient_is_right(term, some.vectors)
@@ -138,8 +138,8 @@ def test_classifier_without_new_negatives_is_bct() -> None:
 
     old = old_artifacts(classifier=old_classifier())
     some = a_batch(ROWS, old)
-    ours = prepared(hot(variant="classifier", negatives="old"), old)(some)["classifier"]
-    torch.testing.assert_close(ours, prepared(BCT(weight=1.0), old)(some)["influence"])
+    ours = prepared(hot(variant="classifier", negatives="old"), old).terms(some)["classifier"]
+    torch.testing.assert_close(ours, prepared(BCT(weight=1.0), old).terms(some)["influence"])
 
 
 @pytest.mark.parametrize("variant", ["contrastive", "triplet", "classifier"])
@@ -149,7 +149,7 @@ def test_new_negatives_can_only_add(variant: str, hardest: int) -> None:
     for seed in range(5):
         some = a_batch(ROWS, old, seed=seed)
         both, plain = (
-            prepared(hot(variant=variant, negatives=n, hardest=hardest), old)(some)[variant]
+            prepared(hot(variant=variant, negatives=n, hardest=hardest), old).terms(some)[variant]
             for n in ("both", "old")
         )
         assert both >= plain
@@ -165,8 +165,8 @@ def test_wide_gaps_cost_nothing() -> None:
     )
     some = a_batch(list(range(2 * DIM)), old)
     some.vectors.data = corners.double()
-    assert prepared(hot(temperature=0.01), old)(some)["contrastive"].item() < 1e-12
-    assert prepared(hot(variant="triplet"), old)(some)["triplet"].item() == 0.0
+    assert prepared(hot(temperature=0.01), old).terms(some)["contrastive"].item() < 1e-12
+    assert prepared(hot(variant="triplet"), old).terms(some)["triplet"].item() == 0.0
 
 
 def test_others_of_the_class_are_in_neither_sum() -> None:
@@ -180,7 +180,7 @@ def test_others_of_the_class_are_in_neither_sum() -> None:
         method = prepared(hot(variant=variant, negatives="old", hardest=0), old)
         gradients = []
         for stored in (some.old, moved):
-            value = method(replace(some, old=stored))[variant]
+            value = method.terms(replace(some, old=stored))[variant]
             (gradient,) = torch.autograd.grad(value, some.vectors, retain_graph=True)
             gradients.append(gradient[0])  # of image 0
         torch.testing.assert_close(gradients[0], gradients[1])
@@ -193,7 +193,7 @@ def test_without_any_negative_the_loss_is_a_differentiable_zero(
 ) -> None:
     old = old_artifacts()
     some = a_batch(rows, old)
-    differentiable_zero(prepared(hot(variant=variant), old)(some)[variant], some.vectors)
+    differentiable_zero(prepared(hot(variant=variant), old).terms(some)[variant], some.vectors)
 
 
 def test_the_old_vector_itself_has_a_finite_gradient() -> None:
@@ -202,7 +202,7 @@ def test_the_old_vector_itself_has_a_finite_gradient() -> None:
         some = a_batch(ROWS, old)
         assert some.old is not None
         some.vectors.data = some.old.clone()
-        value = prepared(hot(variant=variant, temperature=0.01), old)(some)[variant]
+        value = prepared(hot(variant=variant, temperature=0.01), old).terms(some)[variant]
         (gradient,) = torch.autograd.grad(value, some.vectors)
         assert torch.isfinite(gradient).all()
 
@@ -213,7 +213,7 @@ def test_images_of_classes_without_a_row_do_not_count_for_the_classifier() -> No
     method = prepared(hot(variant="classifier"), old)
     some = a_batch([0, 2], old)
     strange = replace(some, labels=torch.tensor([1, 3]))  # no images were there to make rows from
-    differentiable_zero(method(strange)["classifier"], some.vectors)
+    differentiable_zero(method.terms(strange)["classifier"], some.vectors)
 
 
 def check_same(before: dict[str, Tensor], after: dict[str, Tensor]) -> None:
@@ -225,15 +225,15 @@ def check_same(before: dict[str, Tensor], after: dict[str, Tensor]) -> None:
 def test_other_label_ids_change_nothing(variant: str) -> None:
     old = old_artifacts(classifier=old_classifier())
     some = a_batch(ROWS, old)
-    before = prepared(hot(variant=variant), old)(some)
-    check_same(before, prepared(hot(variant=variant), renamed(old))(renamed_batch(some)))
+    before = prepared(hot(variant=variant), old).terms(some)
+    check_same(before, prepared(hot(variant=variant), renamed(old)).terms(renamed_batch(some)))
 
     # other ids for the old classes
     frozen, turn = old_classifier(), torch.tensor([1, 2, 0])
     label_map = torch.where(MAP >= 0, turn[MAP.clamp_min(0)], MAP)
     turned = replace(frozen, rows=frozen.rows[turn.argsort()])
     other = old_artifacts(classifier=turned, label_map=label_map)
-    check_same(before, prepared(hot(variant=variant), other)(some))
+    check_same(before, prepared(hot(variant=variant), other).terms(some))
 
 
 @pytest.mark.parametrize("variant", ["contrastive", "triplet"])
@@ -242,7 +242,8 @@ def test_vectors_alone_are_enough(variant: str) -> None:
     assert isinstance(whole, OldArtifacts)
     some = a_batch(ROWS, whole)
     check_same(
-        prepared(hot(variant=variant), whole)(some), prepared(hot(variant=variant), alone)(some)
+        prepared(hot(variant=variant), whole).terms(some),
+        prepared(hot(variant=variant), alone).terms(some),
     )
 
 
@@ -255,4 +256,4 @@ def test_what_cannot_be_done_is_said() -> None:
     with pytest.raises(ConfigError, match=r"temperature > 0.*got temperature 0"):
         HotRefresh(temperature=0.0)
     with pytest.raises(ConfigError, match=r"needs the logits.*negatives = 'old'"):
-        prepared(hot(variant="classifier"), old)(replace(a_batch(ROWS, old), logits=None))
+        prepared(hot(variant="classifier"), old).terms(replace(a_batch(ROWS, old), logits=None))

@@ -46,8 +46,8 @@ def test_value_and_gradient(dead_zone: float) -> None:
     assert some.old is not None
     reference = 3.0 * slow(some.vectors, some.old, dead_zone=dead_zone)
     assert reference.item() > 0
-    same_as_reference(method(some)["l2"], reference, some.vectors)
-    gradient_is_right(lambda z: method(replace(some, vectors=z))["l2"], some.vectors)
+    same_as_reference(method.terms(some)["l2"], reference, some.vectors)
+    gradient_is_right(lambda z: method.terms(replace(some, vectors=z))["l2"], some.vectors)
 
 
 @pytest.mark.parametrize("dim", [DIM - 1, DIM + 3])
@@ -64,7 +64,7 @@ def test_other_dims_go_through_linear_maps_in_both_directions(dim: int) -> None:
     here = torch.stack([o @ forward.weight + forward.bias for o in some.old])
     reference = slow(there, some.old, dead_zone=0.0) + slow(some.vectors, here, dead_zone=0.0)
     learnt = [some.vectors, *method.parameters()]
-    same_as_reference(method(some)["l2"], reference, *learnt)
+    same_as_reference(method.terms(some)["l2"], reference, *learnt)
 
 
 def test_the_same_vectors_cost_nothing_and_have_a_finite_gradient() -> None:
@@ -73,7 +73,7 @@ def test_the_same_vectors_cost_nothing_and_have_a_finite_gradient() -> None:
         some = a_batch([4], old)
         assert some.old is not None
         some.vectors.data = 3 * some.old  # length does not count
-        value = prepared(L2(dead_zone=dead_zone), old)(some)["l2"]
+        value = prepared(L2(dead_zone=dead_zone), old).terms(some)["l2"]
         (gradient,) = torch.autograd.grad(value, some.vectors)
         assert value.item() == pytest.approx(0.0, abs=1e-12)
         assert gradient.abs().max() < 1e-6
@@ -82,7 +82,7 @@ def test_the_same_vectors_cost_nothing_and_have_a_finite_gradient() -> None:
 def test_inside_the_dead_zone_nothing_pulls() -> None:
     old = old_artifacts()
     some = a_batch(ROWS, old)
-    value = prepared(L2(dead_zone=2.0), old)(some)["l2"]
+    value = prepared(L2(dead_zone=2.0), old).terms(some)["l2"]
     assert value.item() == 0.0
     (gradient,) = torch.autograd.grad(value, some.vectors)
     assert gradient.abs().sum() == 0
@@ -90,13 +90,13 @@ def test_inside_the_dead_zone_nothing_pulls() -> None:
 
 def test_labels_and_classifiers_change_nothing() -> None:
     some = a_batch(ROWS, old_artifacts())
-    before = prepared(L2(), old_artifacts())(some)["l2"]
+    before = prepared(L2(), old_artifacts()).terms(some)["l2"]
     for old, batch in (
         (renamed(old_artifacts()), renamed_batch(some)),
         (only_vectors(), some),
     ):
         assert isinstance(old, OldArtifacts)
-        torch.testing.assert_close(prepared(L2(), old)(batch)["l2"], before)
+        torch.testing.assert_close(prepared(L2(), old).terms(batch)["l2"], before)
 
 
 def test_equal_dims_are_compared_directly() -> None:

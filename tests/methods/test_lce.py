@@ -12,7 +12,8 @@ from torch.nn import functional as F
 
 from midspan.errors import ConfigError
 from midspan.methods import Batch, OldArtifacts
-from midspan.methods.lce import LCE, angle
+from midspan.methods.lce import LCE
+from midspan.methods.old import angle
 from tests.methods.small import (
     CLASSES,
     DIM,
@@ -89,13 +90,13 @@ def test_direct_value_and_gradient(form: str, slack: float) -> None:
     assert some.class_rows is not None
     align, boundary = slow_terms(method, some, old)
     assert boundary.item() > 0
-    fast = method(some)
+    fast = method.terms(some)
     learnt = (some.vectors, some.class_rows)
     same_as_reference(fast["align"], 2.0 * align, *learnt)
     # the limit is made from float32 vectors and widened by their rounding
     torch.testing.assert_close(fast["boundary"], 3.0 * boundary, rtol=0, atol=1e-5)
-    gradient_is_right(lambda z: method(replace(some, vectors=z))["boundary"], some.vectors)
-    gradient_is_right(lambda w: method(replace(some, class_rows=w))["align"], some.class_rows)
+    gradient_is_right(lambda z: method.terms(replace(some, vectors=z))["boundary"], some.vectors)
+    gradient_is_right(lambda w: method.terms(replace(some, class_rows=w))["align"], some.class_rows)
 
 
 @pytest.mark.parametrize("dim", [DIM, DIM - 1, DIM + 3])
@@ -109,12 +110,12 @@ def test_through_maps_value_and_gradient(dim: int, depth: int) -> None:
     some = a_batch(ROWS, old, dim=dim)
     assert some.class_rows is not None
     align, boundary = slow_terms(method, some, old)
-    fast = method(some)
+    fast = method.terms(some)
     learnt = (some.vectors, some.class_rows, *method.parameters())
     same_as_reference(fast["align"], align, *learnt)
     torch.testing.assert_close(fast["boundary"], boundary, rtol=0, atol=1e-5)
-    gradient_is_right(lambda z: method(replace(some, vectors=z))["boundary"], some.vectors)
-    gradient_is_right(lambda w: method(replace(some, class_rows=w))["align"], some.class_rows)
+    gradient_is_right(lambda z: method.terms(replace(some, vectors=z))["boundary"], some.vectors)
+    gradient_is_right(lambda w: method.terms(replace(some, class_rows=w))["align"], some.class_rows)
     assert method.directions == ("backward", "forward")
     assert set(method.maps()) == {"backward", "forward"}
 
@@ -123,7 +124,7 @@ def test_the_boundary_reaches_the_backward_map_only() -> None:
     old = tight()
     method = prepared(LCE(transformation="rbt", depth=1), old, dim=DIM + 2)
     assert method.learnt is not None
-    value = method(a_batch(ROWS, old, dim=DIM + 2))["boundary"]
+    value = method.terms(a_batch(ROWS, old, dim=DIM + 2))["boundary"]
     weights = [method.learnt.to_old.weight, method.learnt.to_new.weight]
     back, forth = torch.autograd.grad(value, weights, allow_unused=True)
     assert back is not None
@@ -146,7 +147,7 @@ def test_the_old_vectors_themselves_are_inside(form: str) -> None:
             old=old.vectors,
             class_rows=old.centres,
         )
-        differentiable_zero(method(some)["boundary"], vectors)
+        differentiable_zero(method.terms(some)["boundary"], vectors)
 
 
 def test_align_is_zero_exactly_where_rows_are_centres() -> None:
@@ -154,10 +155,10 @@ def test_align_is_zero_exactly_where_rows_are_centres() -> None:
     method = prepared(LCE(align=1.0), old)
     some = a_batch(ROWS, old)
     on_centres = replace(some, class_rows=7 * old.centres.double())
-    assert method(on_centres)["align"].item() == pytest.approx(0.0, abs=1e-6)
+    assert method.terms(on_centres)["align"].item() == pytest.approx(0.0, abs=1e-6)
     moved = old.centres.double().clone()
     moved[3] = -moved[3]
-    opposite = method(replace(some, class_rows=moved))["align"].item()
+    opposite = method.terms(replace(some, class_rows=moved))["align"].item()
     assert opposite == pytest.approx(2.0 / CLASSES, abs=1e-6)  # 1 - cos π = 2 in one class
 
 
@@ -167,8 +168,8 @@ def test_lengths_do_not_count() -> None:
     some = a_batch(ROWS, old)
     assert some.class_rows is not None
     longer = replace(some, vectors=9 * some.vectors, class_rows=0.1 * some.class_rows)
-    for name, value in method(some).items():
-        torch.testing.assert_close(method(longer)[name], value)
+    for name, value in method.terms(some).items():
+        torch.testing.assert_close(method.terms(longer)[name], value)
 
 
 def test_the_weight_of_the_released_code_converts() -> None:
@@ -179,7 +180,7 @@ def test_the_weight_of_the_released_code_converts() -> None:
     released = 100 * F.mse_loss(
         F.normalize(some.class_rows), F.normalize(old.centres.double()), reduction="mean"
     )
-    ours = prepared(LCE(align=100 * 2 / DIM), old)(some)["align"]
+    ours = prepared(LCE(align=100 * 2 / DIM), old).terms(some)["align"]
     torch.testing.assert_close(ours, released, rtol=1e-6, atol=0)
 
 
@@ -187,7 +188,8 @@ def test_more_slack_costs_less() -> None:
     old = tight()
     some = a_batch(ROWS, old)
     costs = [
-        prepared(LCE(slack=slack), old)(some)["boundary"].item() for slack in (0.0, 0.3, 0.6, 4.0)
+        prepared(LCE(slack=slack), old).terms(some)["boundary"].item()
+        for slack in (0.0, 0.3, 0.6, 4.0)
     ]
     assert costs == sorted(costs, reverse=True)
     assert costs[0] > costs[1] > 0
@@ -199,7 +201,7 @@ def test_classes_without_images_take_no_part() -> None:
     old = old_artifacts(labels=labels)
     some = a_batch([0, 2, 5], old)
     assert some.class_rows is not None
-    value = prepared(LCE(align=1.0), old)(some)["align"]
+    value = prepared(LCE(align=1.0), old).terms(some)["align"]
     losses = [
         1 - cosine(some.class_rows[label], old.centres[label].double()) for label in (0, 2, 4)
     ]
@@ -219,7 +221,7 @@ def test_classes_whose_old_vectors_cancel_out_have_no_centre() -> None:
     method = prepared(LCE(), old)
     some = a_batch([0, 1], old)
     assert some.class_rows is not None
-    terms = method(some)
+    terms = method.terms(some)
     differentiable_zero(terms["boundary"], some.vectors)
     differentiable_zero(terms["align"], some.class_rows)
 
@@ -231,16 +233,16 @@ def test_a_class_of_one_image_is_bound_to_its_vector() -> None:
     method = prepared(LCE(boundary=1.0), old)
     some = a_batch([0], old)
     wanted = math.acos(cosine(some.vectors[0], old.vectors[0].double()).item())
-    assert method(some)["boundary"].item() == pytest.approx(wanted, abs=1e-5)
+    assert method.terms(some)["boundary"].item() == pytest.approx(wanted, abs=1e-5)
 
 
 def test_other_label_ids_and_a_lost_classifier_change_nothing() -> None:
     old = tight()
     some = a_batch(ROWS, old)
-    before = prepared(LCE(), old)(some)
-    after = prepared(LCE(), renamed(old))(renamed_batch(some))
+    before = prepared(LCE(), old).terms(some)
+    after = prepared(LCE(), renamed(old)).terms(renamed_batch(some))
     lost = replace(old, classifier=None, label_map=only_vectors().label_map)
-    alone = prepared(LCE(), lost)(some)
+    alone = prepared(LCE(), lost).terms(some)
     for name, value in before.items():
         torch.testing.assert_close(after[name], value)
         torch.testing.assert_close(alone[name], value)
@@ -265,4 +267,4 @@ def test_what_cannot_be_done_is_said() -> None:
     with pytest.raises(ConfigError, match=r"slack >= 0 \(radians\), got -1"):
         LCE(slack=-1.0)
     with pytest.raises(ConfigError, match=r"aligns the class rows.*name = 'cosface'"):
-        prepared(LCE(), old)(replace(a_batch(ROWS, old), class_rows=None))
+        prepared(LCE(), old).terms(replace(a_batch(ROWS, old), class_rows=None))

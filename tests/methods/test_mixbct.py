@@ -180,7 +180,7 @@ def test_there_is_no_term() -> None:
         old=old.vectors[:3],
     )
     method = prepared(MixBCT(), old)
-    assert method(some) == {}
+    assert method.terms(some) == {}
     assert list(method.parameters()) == []
     assert method.maps() == {}
     assert method.fixed_rows() is None

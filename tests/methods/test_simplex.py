@@ -239,7 +239,7 @@ def test_the_loss_keeps_the_rows_and_the_method_adds_nothing() -> None:
     )
     assert [p for p in loss.parameters() if p.requires_grad] == []
     some = Batch(vectors=vectors, logits=None, labels=labels, rows=labels, old=None)
-    assert method(some) == {}
+    assert method.terms(some) == {}
     assert list(method.parameters()) == []
     assert torch.equal(method.mix(vectors, old=None, labels=labels), vectors)
 

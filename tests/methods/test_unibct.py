@@ -99,7 +99,7 @@ def test_term_value_and_gradient(margin: float) -> None:
     old = artifacts()
     method = prepared(UniBCT(weight=2.0, scale=6.0, margin=margin), old)
     some = batch([0, 1, 2, 3, 6, 4], old)
-    fast = method(some)["prototype"]
+    fast = method.terms(some)["prototype"]
     place = {0: 0, 1: 1, 2: 2, 3: 3, 5: 4}  # class 4 has no images and no prototype
     rows = old.centres[[0, 1, 2, 3, 5]].double()
     targets = [place[label] for label in some.labels.tolist()]
@@ -109,7 +109,7 @@ def test_term_value_and_gradient(margin: float) -> None:
     torch.testing.assert_close(gradient, torch.autograd.grad(reference, some.vectors)[0])
 
     def value(vectors: Tensor) -> Tensor:
-        return torch.as_tensor(method(replace(some, vectors=vectors))["prototype"])
+        return torch.as_tensor(method.terms(replace(some, vectors=vectors))["prototype"])
 
     assert torch.autograd.gradcheck(value, (some.vectors.detach().requires_grad_(),))
 
@@ -118,8 +118,8 @@ def test_refined_prototypes_by_loops() -> None:
     old = artifacts()
     method = prepared(UniBCT(refine_at=(0.5,)), old)
     some = batch(EVERYTHING, old)
-    method(some)  # every image is seen once
-    method(batch([0], old, progress=0.5, seed=6))
+    method.terms(some)  # every image is seen once
+    method.terms(batch([0], old, progress=0.5, seed=6))
     assert int(method.refinements) == 1
     for place, label in enumerate([0, 1, 2, 3, 5]):
         own = old.labels == label
@@ -133,7 +133,7 @@ def test_large_classes_are_propagated_step_by_step(steps: int) -> None:
     old = artifacts()
     method = prepared(UniBCT(refine_at=(0.5,), closed_form_up_to=3, steps=steps), old)
     some = batch(EVERYTHING, old)
-    method(some)
+    method.terms(some)
     method.refine()
     for place, label in enumerate([0, 1, 2, 3, 5]):
         own = old.labels == label
@@ -149,7 +149,7 @@ def test_large_classes_are_propagated_step_by_step(steps: int) -> None:
         torch.testing.assert_close(method.prototypes[place], wanted)
     if steps == 400:  # by then both ways agree
         exact = prepared(UniBCT(refine_at=(0.5,)), old)
-        exact(some)
+        exact.terms(some)
         exact.refine()
         torch.testing.assert_close(method.prototypes, exact.prototypes)
 
@@ -161,7 +161,7 @@ def test_groups_of_classes_make_no_difference(monkeypatch: pytest.MonkeyPatch) -
     for padded in (2**23, 40, 1):
         monkeypatch.setattr(unibct, "PADDED", padded)
         method = prepared(UniBCT(), old)
-        method(some)
+        method.terms(some)
         method.refine()
         found.append(method.prototypes)
     torch.testing.assert_close(found[1], found[0])
@@ -171,7 +171,7 @@ def test_groups_of_classes_make_no_difference(monkeypatch: pytest.MonkeyPatch) -
 def test_without_spread_the_mean_stays() -> None:
     old = artifacts()
     method = prepared(UniBCT(spread=0.0), old)
-    method(batch(EVERYTHING, old))
+    method.terms(batch(EVERYTHING, old))
     method.refine()
     torch.testing.assert_close(method.prototypes, old.centres[[0, 1, 2, 3, 5]].double())
 
@@ -182,7 +182,7 @@ def test_equal_old_vectors_stay() -> None:
     old = OldArtifacts.measure(space=SPACE, vectors=vectors, labels=labels, num_classes=2)
     method = UniBCT()
     method.prepare(old=old, num_classes=2, dim=DIM)
-    method.double()(batch(list(range(7)), old))
+    method.double().terms(batch(list(range(7)), old))
     method.refine()
     torch.testing.assert_close(method.prototypes, old.centres.double())
 
@@ -190,7 +190,7 @@ def test_equal_old_vectors_stay() -> None:
 def test_a_single_image_stays() -> None:
     old = artifacts()
     method = prepared(UniBCT(), old)
-    method(batch(EVERYTHING, old))
+    method.terms(batch(EVERYTHING, old))
     method.refine()
     torch.testing.assert_close(method.prototypes[3], old.vectors[6].double())
 
@@ -214,7 +214,7 @@ def test_an_outlier_is_suppressed_by_rows_and_not_by_columns() -> None:
     method = UniBCT()
     method.prepare(old=artefacts, num_classes=1, dim=DIM)
     method.double()
-    method(
+    method.terms(
         Batch(
             vectors=new,
             logits=None,
@@ -252,7 +252,7 @@ def test_images_that_were_not_seen_keep_their_share() -> None:
     torch.testing.assert_close(method.prototypes, centres)
 
     some = batch(unseen, old)
-    method(some)
+    method.terms(some)
     method.refine()
     own = [i for i, row in enumerate(unseen) if old.labels[row] == 0]
     graph = slow_refined(
@@ -269,7 +269,7 @@ def test_refinements_come_at_their_time_and_once() -> None:
     method = prepared(UniBCT(refine_at=(0.6, 0.3)), old)
     states = []
     for step in range(10):
-        method(batch(EVERYTHING, old, progress=step / 10, seed=step))
+        method.terms(batch(EVERYTHING, old, progress=step / 10, seed=step))
         states.append((int(method.refinements), method.prototypes.clone()))
     assert [count for count, _ in states] == [0, 0, 0, 1, 1, 1, 2, 2, 2, 2]
     for step in range(1, 10):
@@ -280,13 +280,13 @@ def test_a_restart_goes_on_where_it_was() -> None:
     old = artifacts()
     whole = prepared(UniBCT(refine_at=(0.3, 0.6)), old)
     for step in range(5):
-        whole(batch(EVERYTHING, old, progress=step / 10, seed=step))
+        whole.terms(batch(EVERYTHING, old, progress=step / 10, seed=step))
     again = prepared(UniBCT(refine_at=(0.3, 0.6)), old)
     again.load_state_dict(whole.state_dict())
     torch.testing.assert_close(again.prototypes, whole.prototypes)
     for step in range(5, 8):
         some = batch(EVERYTHING[:9], old, progress=step / 10, seed=step)
-        first, second = whole(some)["prototype"], again(some)["prototype"]
+        first, second = whole.terms(some)["prototype"], again.terms(some)["prototype"]
         assert torch.equal(first, second)
     assert int(again.refinements) == 2
 
@@ -295,12 +295,12 @@ def test_the_term_starts_when_it_should() -> None:
     old = artifacts()
     method = prepared(UniBCT(starts_at=0.25), old)
     some = batch([0, 1, 2], old, progress=0.2)
-    value = method(some)["prototype"]
+    value = method.terms(some)["prototype"]
     assert value.item() == 0.0
     (gradient,) = torch.autograd.grad(value, some.vectors)
     assert gradient.abs().sum() == 0
     assert method.seen[:3].all()  # the bank fills all the same
-    assert method(replace(some, progress=0.25))["prototype"].item() > 0
+    assert method.terms(replace(some, progress=0.25))["prototype"].item() > 0
 
 
 def test_a_class_without_images_gives_a_differentiable_zero() -> None:
@@ -308,14 +308,14 @@ def test_a_class_without_images_gives_a_differentiable_zero() -> None:
     method = prepared(UniBCT(), old)
     assert len(method.prototypes) == CLASSES - 1
     some = replace(batch([0], old), labels=torch.tensor([4]))
-    value = method(some)["prototype"]
+    value = method.terms(some)["prototype"]
     assert value.item() == 0.0
     (gradient,) = torch.autograd.grad(value, some.vectors)
     assert gradient.abs().sum() == 0
     # beside others it does not count
     mixed = batch([1, 0], old)
-    both = method(replace(mixed, labels=torch.tensor([2, 4])))["prototype"]
-    alone = method(
+    both = method.terms(replace(mixed, labels=torch.tensor([2, 4])))["prototype"]
+    alone = method.terms(
         replace(mixed, vectors=mixed.vectors[:1], labels=torch.tensor([2]), rows=torch.tensor([1]))
     )["prototype"]
     torch.testing.assert_close(both, alone)
@@ -323,9 +323,9 @@ def test_a_class_without_images_gives_a_differentiable_zero() -> None:
 
 def test_old_rows_and_label_map_are_not_needed() -> None:
     some = batch(EVERYTHING, artifacts())
-    with_rows = prepared(UniBCT(), artifacts())(some)["prototype"]
+    with_rows = prepared(UniBCT(), artifacts()).terms(some)["prototype"]
     torch.testing.assert_close(
-        prepared(UniBCT(), artifacts(known=False))(some)["prototype"], with_rows
+        prepared(UniBCT(), artifacts(known=False)).terms(some)["prototype"], with_rows
     )
 
 
@@ -335,8 +335,8 @@ def test_other_label_ids_change_nothing() -> None:
     first, second = prepared(UniBCT(), old), prepared(UniBCT(), renamed)
     for step, progress in enumerate((0.0, 0.3, 0.6)):
         some = batch(EVERYTHING, old, progress=progress, seed=step)
-        before = first(some)["prototype"]
-        after = second(replace(some, labels=turn[some.labels]))["prototype"]
+        before = first.terms(some)["prototype"]
+        after = second.terms(replace(some, labels=turn[some.labels]))["prototype"]
         torch.testing.assert_close(after, before)
 
 
@@ -344,7 +344,7 @@ def test_nothing_is_learnt_and_no_bank_without_refinement() -> None:
     method = prepared(UniBCT(refine_at=()), artifacts())
     assert list(method.parameters()) == []
     assert method.bank.numel() == method.seen.numel() == 0
-    assert method(batch([0, 1], artifacts(), progress=0.9))["prototype"].item() > 0
+    assert method.terms(batch([0, 1], artifacts(), progress=0.9))["prototype"].item() > 0
 
 
 @pytest.mark.parametrize(

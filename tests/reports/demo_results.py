@@ -84,7 +84,7 @@ def live_upgrade(**changes: Any) -> LiveUpgrade:
         metric="map@300",
         queries=121,
         order="uncertainty",
-        mixing="odds",
+        mixing="standardised",
         fractions=(0.0, 0.5, 1.0),
         values=(0.7123, 0.7654, 0.8345),
         old_value=0.7012,

@@ -91,7 +91,7 @@ def test_each_thumbnail_is_of_its_own_row() -> None:
 def test_classes_are_called_by_name() -> None:
     labels = np.array([0, 1])
     named = embeddings("old", vectors(labels), labels).with_columns(
-        {"class_name": np.array(["tulip", "rose"])}
+        {"labels": np.array(["tulip", "rose"])}
     )
     assert Album(named, None).picture(1).label == "rose"
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from midspan.service import jobs
+from midspan.service import upgrade_worker
 from midspan.service.app import create_app
 from midspan.service.auth import Tokens
 from tests.service.shop import LOCAL, Shop, make_gallery, make_shop, open_core
@@ -26,7 +26,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Shop:
 def looking_often() -> Iterator[None]:
     """The service's worker waits a second between its looks at the gallery: not here."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jobs, "LOOK", 0.1)
+        patch.setattr(upgrade_worker, "LOOK", 0.1)
         yield
 
 

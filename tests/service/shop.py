@@ -15,9 +15,11 @@ from PIL import Image
 from midspan.data.decode import Pixels
 from midspan.encoders import Encoder, build_encoder
 from midspan.gallery import Gallery
+from midspan.service.app import close_all
 from midspan.service.core import Core
 from midspan.service.encoding import Encoders
-from midspan.service.settings import Limits, Settings
+from midspan.service.resources import Resources
+from midspan.service.settings import GallerySettings, Limits
 from midspan.spaces import Embeddings
 
 KINDS = 6
@@ -115,21 +117,38 @@ def _encoders(*folders: str) -> Encoders:
     return Encoders.load(folders)
 
 
-def settings_for(shop: Shop, place: str, **changes: Any) -> Settings:
+def settings_for(shop: Shop, place: str, **changes: Any) -> GallerySettings:
     values: dict[str, Any] = {
         "gallery": place,
         "encoder": str(shop.old),
         "new_encoder": str(shop.new),
         "images": (shop.images,),
         "batch": 8,
-        "limits": QUICK,
     }
-    return Settings(**{**values, **changes})
+    return GallerySettings(**{**values, **changes})
 
 
-def open_core(shop: Shop, place: str, **changes: Any) -> Core:
-    """As Core.open, with encoders that are loaded once."""
+def open_core(
+    shop: Shop,
+    place: str,
+    *,
+    limits: Limits = QUICK,
+    resources: Resources | None = None,
+    **changes: Any,
+) -> Core:
+    """As Core.open, with encoders that are loaded once. resources: of the default gallery."""
     settings = settings_for(shop, place, **changes)
     names = [one for one in (settings.encoder, settings.new_encoder) if one is not None]
     gallery = Gallery.open(place, who="service@test")
-    return Core(settings, gallery=gallery, encoders=_encoders(*names))
+    return Core(
+        settings,
+        gallery=gallery,
+        encoders=_encoders(*names),
+        resources=resources or Resources(limits),
+        default=resources is None,
+    )
+
+
+def close(core: Core) -> None:
+    """One that no application closes."""
+    close_all([core])

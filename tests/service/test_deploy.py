@@ -13,8 +13,9 @@ from typing import Any
 import typer.main
 
 from midspan.cli import app
+from midspan.service.metrics import Metrics
 from midspan.service.routes import TABLE
-from midspan.service.settings import Limits, Settings
+from midspan.service.settings import GallerySettings, Limits, ServerSettings
 
 ROOT = Path(__file__).parents[2]
 yaml = importlib.import_module("yaml")  # comes with uvicorn's extras, without types
@@ -22,6 +23,9 @@ INSTRUCTIONS = {
     *("FROM", "ENV", "WORKDIR", "COPY", "RUN", "USER", "VOLUME", "EXPOSE", "HEALTHCHECK"),
     "ENTRYPOINT",
 }
+
+
+NAMES = {one.name for kind in (GallerySettings, ServerSettings) for one in fields(kind)}
 
 
 def instructions() -> list[tuple[str, str]]:
@@ -76,7 +80,7 @@ def test_the_compose_file_is_well_formed_and_closed() -> None:
     document = yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))
     assert set(document) == {"services", "configs", "volumes"}
     settings = tomllib.loads(document["configs"]["serve"]["content"])
-    assert set(settings) <= {field.name for field in fields(Settings)}
+    assert set(settings) <= NAMES
     services = document["services"]
     assert set(services) == {"midspan", "postgres", "milvus"}
     for name, service in services.items():
@@ -95,14 +99,46 @@ def test_the_compose_file_is_well_formed_and_closed() -> None:
     assert set(ours["depends_on"]) <= set(services)
 
 
+def test_the_cluster_runs_it_closed_and_with_probes() -> None:
+    text = (ROOT / "deploy" / "kubernetes" / "midspan.yaml").read_text(encoding="utf-8")
+    found = {document["kind"]: document for document in yaml.safe_load_all(text)}
+    assert set(found) == {"ConfigMap", "Deployment", "Service"}
+    settings = tomllib.loads(found["ConfigMap"]["data"]["serve.toml"])
+    assert set(settings) <= NAMES
+    pod = found["Deployment"]["spec"]["template"]["spec"]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    [container] = pod["containers"]
+    assert {part for part in container["args"] if part.startswith("--")} <= flags("serve")
+    paths = {route.path for route in TABLE}
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        assert container[probe]["httpGet"]["path"] in paths
+    assert "limits" in container["resources"]
+    assert {mount["name"] for mount in container["volumeMounts"]} == {
+        volume["name"] for volume in pod["volumes"]
+    }
+
+
+def test_the_dashboard_asks_for_metrics_that_there_are() -> None:
+    dashboard = json.loads((ROOT / "deploy" / "grafana.json").read_text(encoding="utf-8"))
+    asked = {
+        name.removesuffix("_bucket")
+        for panel in dashboard["panels"]
+        for target in panel["targets"]
+        for name in re.findall(r"midspan_\w+", target["expr"])
+    }
+    told = {family.name for family in Metrics().registry.collect()}
+    assert {name.removesuffix("_total") for name in asked} <= told
+
+
 def test_every_setting_and_route_is_documented() -> None:
     page = (ROOT / "docs" / "service.md").read_text(encoding="utf-8")
     block = page.split("## Settings file")[1].split("```")[1].removeprefix("toml")
     shown = tomllib.loads(block)
     assert shown.pop("limits") == {f.name: f.default for f in fields(Limits)}
     flagged = {name.removeprefix("--").replace("-", "_") for name in flags("serve")}
-    assert set(shown) | flagged >= {f.name for f in fields(Settings)} - {"limits"}
-    assert set(shown) <= {f.name for f in fields(Settings)}
+    assert shown.pop("galleries")
+    assert set(shown) | flagged >= NAMES - {"limits", "name"}
+    assert set(shown) <= NAMES
     for route in TABLE:
         last = route.path.replace("{id:path}", "ID").replace("{name}", "…")
         assert last in page or f"`{last.rpartition('/')[2]}`" in page, route.path

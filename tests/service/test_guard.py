@@ -4,6 +4,7 @@ import asyncio
 import io
 import json
 import logging
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -95,7 +96,7 @@ def test_faults_show_no_internals(
     def broken() -> None:
         raise RuntimeError("the secret is 42")
 
-    standing = shared.app.state.context.standing  # type: ignore[attr-defined]
+    standing = shared.app.state.galleries["default"].standing  # type: ignore[attr-defined]
     monkeypatch.setattr(type(standing), "upgrade", lambda self: broken())
     with caplog.at_level(logging.ERROR, logger="midspan.service"):
         answer = shared.get("/v1/upgrade", headers={"x-request-id": "fault-1"})
@@ -199,7 +200,7 @@ def test_keys_make_writes_safe_to_repeat(serve: Serve) -> None:
     assert "another request" in reused.json()["error"]["message"]
     refused = {"idempotency-key": "k2"}
     assert client.post("/v1/upgrade/pause", headers=refused).status_code == 409
-    client.post("/v1/upgrade/start", json={"order": "random", "calibrate": False})
+    client.post("/v1/upgrade/start", json={"order": "random", "sample": 0})
     assert client.post("/v1/upgrade/pause", headers=refused).status_code == 200, (
         "a refusal is not kept"
     )
@@ -223,7 +224,7 @@ def test_kept_answers_are_bounded(serve: Serve) -> None:
 
 def test_events_tell_real_changes_and_end_with_the_service(serve: Serve) -> None:
     client = serve()
-    context = client.app.state.context  # type: ignore[attr-defined]
+    context = client.app.state.galleries["default"]  # type: ignore[attr-defined]
 
     async def listen() -> list[bytes]:
         seen: list[bytes] = []
@@ -244,6 +245,37 @@ def test_events_tell_real_changes_and_end_with_the_service(serve: Serve) -> None
     assert client.get("/v1/events").status_code == 503, "closing: no new streams"
 
 
+def test_events_tell_at_once_what_was_done_here(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("midspan.service.events.LOOK", 20.0)
+    client = serve()
+    context = client.app.state.galleries["default"]  # type: ignore[attr-defined]
+
+    async def listen() -> float:
+        greeted: float | None = None
+        async for message in context.hub.stream():
+            if greeted is None and message.startswith(b"event: upgrade"):
+                greeted = time.monotonic()
+                asyncio.get_running_loop().call_later(0.5, start)
+            if b'"phase":"running"' in message:
+                context.hub.close()
+                assert greeted is not None
+                return time.monotonic() - greeted
+        raise AssertionError("the stream ended before the upgrade ran")
+
+    def start() -> None:
+        body = {"order": "random", "sample": 0}
+        starting.append(asyncio.create_task(asyncio.to_thread(_post, client, body)))
+
+    starting: list[asyncio.Task[int]] = []
+    assert asyncio.run(asyncio.wait_for(listen(), 60)) < 15
+
+
+def _post(client: TestClient, body: dict[str, Any]) -> int:
+    return client.post("/v1/upgrade/start", json=body).status_code
+
+
 def test_a_slow_listener_misses_the_oldest(serve: Serve) -> None:
     from midspan.service.events import BEHIND, _put
 
@@ -255,3 +287,49 @@ def test_a_slow_listener_misses_the_oldest(serve: Serve) -> None:
         assert listener.get_nowait() == b"5"
 
     asyncio.run(fill())
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_reading_from_another_sites_page_is_refused(shared: TestClient, site: str) -> None:
+    headers = {"Sec-Fetch-Site": site}
+    for path in ("/v1/gallery/verify", "/v1/gallery", "/metrics", "/v1/items", "/openapi.json"):
+        assert (path, shared.get(path, headers=headers).status_code) == (path, 403)
+    assert shared.get("/", headers=headers).status_code == 200, "a link to the page works"
+    assert shared.get("/v1/gallery", headers={"Sec-Fetch-Site": "same-origin"}).status_code == 200
+
+
+def test_head_is_answered_as_get_without_the_body(shared: TestClient) -> None:
+    for path in ("/", "/healthz", "/v1/gallery", "/page/main.js"):
+        plain, head = shared.get(path), shared.head(path)
+        assert (path, head.status_code, head.content) == (path, 200, b"")
+        assert head.headers["content-type"] == plain.headers["content-type"]
+    assert shared.head("/v1/events").status_code == 405
+    assert shared.head("/v1/items/nobody").status_code == 404
+
+
+def test_warnings_of_libraries_are_lines_of_the_log(capfd: pytest.CaptureFixture[str]) -> None:
+    import json
+    import warnings
+
+    from midspan.service import logs
+
+    kept = {
+        name: (logger.handlers, logger.propagate, logger.level)
+        for name in ("midspan.service", "uvicorn", "py.warnings")
+        for logger in [logging.getLogger(name)]
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        logging.captureWarnings(False)  # a test before may have left it on
+        close = logs.set_up()
+        try:
+            warnings.warn("overflow in matmul", RuntimeWarning, stacklevel=1)
+        finally:
+            close()
+            logging.captureWarnings(False)
+            for name, (handlers, propagate, level) in kept.items():
+                logger = logging.getLogger(name)
+                logger.handlers, logger.propagate = handlers, propagate
+                logger.setLevel(level)
+    lines = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
+    assert any("overflow in matmul" in line["message"] for line in lines)

@@ -1,181 +1,133 @@
 from __future__ import annotations
 
+import threading
 import time
-from pathlib import Path
+from collections.abc import Sequence
+from typing import Any
 
-import pytest
+from fastapi.testclient import TestClient
 
-from midspan.errors import ConfigError
-from midspan.gallery import Entry
-from midspan.service.jobs import Job, wish
-from midspan.service.places import Places
-from midspan.service.quality import Quality
-from midspan.service.settings import Limits, Settings, read_settings
-from midspan.upgrade import Record, Upgrade
-from tests.service.shop import Shop, make_gallery, open_core
+from midspan.gallery import AuditEvent, Item
+from midspan.service import jobs
+from midspan.upgrade import Embed, Embedded
+from tests.service.conftest import Serve
+from tests.service.test_routes_search import core_of
 
-
-def entry(what: str, who: str = "service@a", **details: object) -> Entry:
-    return Entry(who=who, what=what, details=details)
+ASYNC = {"Prefer": "respond-async"}
+PATIENCE = 60.0
 
 
-def test_the_wish_is_read_from_the_trail() -> None:
-    start, ask = entry("upgrade start"), entry("service run", max_rate=5.0)
-    work, other = entry("upgrade run"), entry("upgrade run", who="bob@cli")
-    assert wish([]) is None
-    assert wish([start]) is None
-    assert wish([other, start]) is None, "somebody else's worker is no wish of ours"
-    assert wish([work, other, ask, start]) == wish([ask])
-    found = wish([work])  # the wish itself is further back than what was read
-    assert found is not None
-    assert found.max_rate is None
-    asked = wish([ask])
-    assert asked is not None
-    assert asked.max_rate == 5.0
-    assert wish([start, ask]) is None, "an earlier upgrade's"
+def begin(client: TestClient, verb: str, body: Any = None) -> str:
+    answer = client.post(f"/v1/upgrade/{verb}", json=body or {}, headers=ASYNC)
+    assert answer.status_code == 202, answer.text
+    id: str = answer.json()["job_id"]
+    assert answer.headers["location"] == f"/v1/jobs/{id}"
+    return id
 
 
-def test_a_new_server_goes_on_with_what_the_gallery_says(shop: Shop, tmp_path: Path) -> None:
-    place = make_gallery(shop, tmp_path / "g.midspan", count=24)
-    core = open_core(shop, place)
-    Upgrade.start(core.gallery, to=core.encoders.loaded[1].space, order="random")
-    core.gallery.store.record(entry("service run", max_rate=None))
-    core.close()  # as if killed: nothing but the gallery is left
-
-    core = open_core(shop, place)
-    job = Job(core, Quality(core))
-    job.start()
-    try:
-        deadline = time.monotonic() + 60
-        while core.gallery.store.count().pending and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert core.gallery.store.count().pending == 0
-    finally:
-        job.close()
-        core.close()
-
-
-def test_an_interrupted_finish_is_finished(shop: Shop, tmp_path: Path) -> None:
-    import dataclasses
-
-    core = open_core(shop, make_gallery(shop, tmp_path / "g.midspan", count=12))
-    new = core.encoders.loaded[1].space
-    upgrade = Upgrade.start(core.gallery, to=new, order="random")
-    embed = core.embed_into(new.fingerprint)
-    assert embed is not None
-    upgrade.run(embed)
-    state = core.gallery.state
-    record = Record.of(state)
-    assert record is not None
-    half = dataclasses.replace(record, phase="finishing").to_json()
-    done = dataclasses.replace(state, live=(record.new,), target=None, upgrade=half)
-    core.gallery.store.change(done, entry=entry("upgrade finish"))
-    job = Job(core, Quality(core))
-    job.start()
-    try:
-        deadline = time.monotonic() + 60
-        while core.gallery.state.upgrade is not None and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert list(core.gallery.state.spaces) == [new.fingerprint]
-    finally:
-        job.close()
-        core.close()
-
-
-def test_closing_stops_within_a_batch_and_keeps_the_wish(shop: Shop, tmp_path: Path) -> None:
-    core = open_core(shop, make_gallery(shop, tmp_path / "g.midspan"), max_rate=2.0, batch=2)
-    Upgrade.start(core.gallery, to=core.encoders.loaded[1].space, order="random")
-    job = Job(core, Quality(core))
-    job.start()
-    job.want(core.gallery, max_rate=None)
-    deadline = time.monotonic() + 60
-    while not core.gallery.store.count().done and time.monotonic() < deadline:
+def ended(client: TestClient, id: str) -> Any:
+    deadline = time.monotonic() + PATIENCE
+    while (job := client.get(f"/v1/jobs/{id}").json())["state"] in ("queued", "running"):
+        assert time.monotonic() < deadline, job
         time.sleep(0.02)
-    started = time.monotonic()
-    job.close()
-    assert time.monotonic() - started < 20
-    counts = core.gallery.store.count()
-    assert 0 < counts.done < 60
-    assert wish(core.gallery.trail(limit=100)) is not None
-    held = core.gallery.store.claim(worker="other", limit=60, seconds=1.0)
-    assert len(held) == counts.pending, "what it held was given back"
-    core.close()
+    return job
 
 
-def test_stored_images_have_names_of_their_content(tmp_path: Path) -> None:
-    places = Places(images=(), uploads=tmp_path / "up")
-    first = places.store("a", b"one")
-    assert places.store("a", b"one") == first
-    assert len({first, places.store("a", b"two"), places.store("b", b"one")}) == 3
-    assert places.find(first)[0].read_bytes() == b"one"
-    assert places.may_show(first)
-    keep = tmp_path / "keep.image"
-    keep.write_bytes(b"x")
-    for not_ours in (str(keep), f"{tmp_path}/up/../keep.image", None, "s3://x/y.image"):
-        places.discard("a", not_ours)
-    assert keep.exists()
-    places.discard("b", first)
-    assert Path(first).exists(), "another item's image went with an item that named it"
-    places.discard("a", first)
-    assert not Path(first).exists()
+def whats(client: TestClient) -> list[str]:
+    return [entry["what"] for entry in client.get("/v1/audit").json()["entries"]]
 
 
-def test_rows_of_an_image_set_are_pictures_too(shop: Shop, tmp_path: Path) -> None:
-    import numpy as np
+def test_a_long_start_that_fails_has_the_error_of_a_quick_one(client: TestClient) -> None:
+    body = {"mode": "map-gallery", "order": "random"}
+    quick = client.post("/v1/upgrade/start", json=body)
+    assert quick.status_code == 409
+    job = ended(client, begin(client, "start", body))
+    assert job["state"] == "failed"
+    for name in ("type", "message"):
+        assert job["error"][name] == quick.json()["error"][name]
+    assert job["error"]["request_id"]
+    trail = whats(client)
+    assert trail.count("upgrade start refused") == 2
+    assert "upgrade start" not in trail
+    assert client.get("/v1/upgrade").json()["phase"] == "none"
 
-    from midspan.data import ImageSet, save_npz
-    from midspan.data.sources import ArraySource
-    from midspan.errors import ImageError
-    from tests.service.shop import picture
 
-    images = np.stack([picture(n) for n in range(4)])
-    made = ImageSet(ids=np.array(list("abcd")), source=ArraySource.of(images, name="x"))
-    file = save_npz(made, tmp_path / "set.npz")
-    place = make_gallery(shop, tmp_path / "g.midspan", count=2)
-    core = open_core(shop, place, images=(tmp_path,))
+def test_a_long_plan_gives_what_a_quick_one_answers(client: TestClient) -> None:
+    quick = client.post("/v1/upgrade/plan", json={"order": "random"}).json()
+    job = ended(client, begin(client, "plan", {"order": "random"}))
+    assert (job["state"], job["kind"], job["error"]) == ("done", "upgrade plan", None)
+    same = ("mode", "items", "to_embed", "gate", "sample")
+    assert {one: job["result"][one] for one in same} == {one: quick[one] for one in same}
+    assert job["created"] <= job["started"] <= job["ended"]
+
+
+def test_jobs_outlive_a_restart_and_an_interrupted_one_says_so(serve: Serve) -> None:
+    first = serve()
+    failed = begin(first, "start", {"mode": "map-gallery"})
+    before = ended(first, failed)
+    details = {"job": "lost", "kind": "upgrade plan", "state": "running", "created": 1.0}
+    core_of(first).gallery.record(AuditEvent("bob", jobs.WHAT, {**details, "error": None}))
+    time.sleep(0.01)
+    second = serve()
+    after = second.get(f"/v1/jobs/{failed}").json()
+    assert (after["state"], after["error"]) == ("failed", before["error"])
+    lost = second.get("/v1/jobs/lost").json()
+    assert (lost["state"], lost["error"]["type"]) == ("failed", "Interrupted")
+    listed = [job["job_id"] for job in second.get("/v1/jobs").json()["jobs"]]
+    assert listed == [failed, "lost"]
+    assert second.get("/v1/jobs/nothing").status_code == 404
+
+
+def held_encoder(client: TestClient, monkeypatch: Any) -> tuple[threading.Event, threading.Event]:
+    """(set when the encoder is asked for more than a few, held until this is set)."""
+    core = core_of(client)
+    plain, asked, go = core.embed_into, threading.Event(), threading.Event()
+
+    def held(fingerprint: str | None) -> Embed | None:
+        embed = plain(fingerprint)
+        if embed is None:
+            return None
+
+        def slow(items: Sequence[Item]) -> Embedded:
+            if len(items) > 8:
+                asked.set()
+                assert go.wait(PATIENCE)
+            return embed(items)
+
+        return slow
+
+    monkeypatch.setattr(core, "embed_into", held)
+    return asked, go
+
+
+def test_a_cancelled_start_leaves_the_gallery_as_it_was(
+    client: TestClient, monkeypatch: Any
+) -> None:
+    asked, go = held_encoder(client, monkeypatch)
+    id = begin(client, "start", {"order": "random"})
+    assert asked.wait(PATIENCE)
+    running = client.get(f"/v1/jobs/{id}").json()
+    assert (running["state"], running["progress"]["label"]) == ("running", "embed")
+    assert running["progress"]["total"] > 40
+    told = client.post(f"/v1/jobs/{id}/cancel", json={}).json()
+    assert told["cancelling"] is True
+    go.set()
+    job = ended(client, id)
+    assert (job["state"], job["error"]["type"]) == ("cancelled", "Cancelled")
+    assert client.get("/v1/upgrade").json()["phase"] == "none"
+    assert "upgrade start cancelled" in whats(client)
+    assert client.post(f"/v1/jobs/{id}/cancel", json={}).status_code == 409
+    assert ended(client, begin(client, "start", {"order": "random"}))["state"] == "done"
+
+
+def test_a_quick_step_does_not_wait_behind_long_ones(client: TestClient, monkeypatch: Any) -> None:
+    client.post("/v1/upgrade/start", json={"sample": 0, "order": "random"})
+    asked, go = held_encoder(client, monkeypatch)
+    gates = [begin(client, "gate") for _ in range(3)]
     try:
-        box = core.encoders.loaded[0].box
-        assert np.array_equal(core.pictures.pixels(f"{file}#2", box), images[2])
-        with pytest.raises(ImageError, match="4 rows"):
-            core.pictures.pixels(f"{file}#4", box)
+        assert asked.wait(PATIENCE)
+        paused = client.post("/v1/upgrade/pause", json={}, headers={"Prefer": "wait=9"})
+        assert (paused.status_code, paused.json()["phase"]) == (200, "paused")
     finally:
-        core.close()
-
-
-def test_settings_from_a_file_under_those_of_the_command_line(tmp_path: Path) -> None:
-    file = tmp_path / "serve.toml"
-    file.write_text(
-        'port = 9000\nlabel_key = "kind"\nuploads = "up"\nhosts = ["shop.example"]\n'
-        "[limits]\nimage_bytes = 1000\n"
-    )
-    given = {"gallery": "shop.midspan", "port": 9001, "encoder": None, "images": ()}
-    found = read_settings(file, given)
-    assert (found.port, found.label_key, found.hosts) == (9001, "kind", ("shop.example",))
-    assert found.limits == Limits(image_bytes=1000)
-    assert found.uploads_folder == Path("up")
-    beside = Settings(gallery="data/shop.midspan").uploads_folder
-    assert beside == Path("data/shop.midspan.images")
-    assert Settings(gallery="postgresql://h/db?table=t").uploads_folder is None
-    file.write_text("prot = 1")
-    with pytest.raises(ConfigError, match="did you mean 'port'"):
-        read_settings(file, given)
-    for bad, word in (
-        ({"new_encoder": "a", "new_vectors": Path("b")}, "either"),
-        ({"shadow_old": Path("a")}, "pairs"),
-        ({"port": 70000}, "65535"),
-        ({"images": (tmp_path / "nothing",)}, "not a folder"),
-    ):
-        with pytest.raises(ConfigError, match=word):
-            Settings(gallery="g", **bad)
-
-
-def test_an_encoder_of_another_gallery_is_refused_at_the_start(shop: Shop, tmp_path: Path) -> None:
-    from midspan.errors import SpaceMismatch
-    from midspan.gallery import Gallery
-    from midspan.service.core import Core
-    from midspan.spaces import Space
-
-    place = str(tmp_path / "other.midspan")
-    Gallery.create(place, Space("other", 16)).close()
-    with pytest.raises(SpaceMismatch, match="Two ways out"):
-        Core.open(Settings(gallery=place, encoder=str(shop.old)))
+        go.set()
+    assert [ended(client, id)["state"] for id in gates] == ["done"] * 3

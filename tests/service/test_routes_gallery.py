@@ -22,7 +22,7 @@ def test_info_is_what_the_gallery_holds(shared: TestClient) -> None:
         "role": "live",
         "encoder": True,
     }
-    assert (info["location_kind"], info["upgrade"]) == ("sqlite", None)
+    assert (info["location_kind"], info["upgrade"]) == ("embedded", None)
     assert info["payload_keys"] == ["labels", "price"]
     assert core_of(shared).gallery.location not in json.dumps(info)
 
@@ -48,10 +48,10 @@ def test_metrics_count_requests_items_and_queues(shared: TestClient) -> None:
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
     lines = answer.text.splitlines()
     for wanted in (
-        'midspan_items{space="old"} 60.0',
-        'midspan_upgrade_phase{phase="none"} 1.0',
-        'midspan_gate{verdict="FAIL"} 0.0',
-        "midspan_backfill_rate 0.0",
+        'midspan_items{gallery="default",space="old"} 60.0',
+        'midspan_upgrade_phase{gallery="default",phase="none"} 1.0',
+        'midspan_gate{gallery="default",verdict="FAIL"} 0.0',
+        'midspan_backfill_rate{gallery="default"} 0.0',
         'midspan_queue_depth{queue="write"} 0.0',
     ):
         assert wanted in lines

@@ -5,12 +5,14 @@ from pathlib import Path
 from urllib.parse import quote
 
 import numpy as np
+import pytest
 from fastapi.testclient import TestClient
 from PIL import Image
 
+from midspan.service.auth import Tokens
 from midspan.upgrade import Upgrade
 from tests.service.conftest import Serve
-from tests.service.shop import encoded, name
+from tests.service.shop import Shop, encoded, name
 from tests.service.test_routes_search import core_of, vector_of
 
 
@@ -107,6 +109,26 @@ def test_a_batch_is_written_whole_or_not_at_all(client: TestClient) -> None:
     assert client.post("/v1/items", json={"items": ragged}).status_code == 422
 
 
+def test_an_item_that_a_rollback_would_lose_is_refused(client: TestClient) -> None:
+    core = core_of(client)
+    old, new = (one.space for one in core.encoders.loaded)
+    Upgrade.start(core.gallery, to=new, order="random")
+    body = {"vector": [1.0] * new.dim, "space": new.fingerprint}
+    refused = client.put(path("fresh"), json=body)
+    assert refused.status_code == 422
+    assert "promises a rollback" in refused.json()["error"]["message"]
+    both = {**body, "also": {old.fingerprint: [1.0] * old.dim}}
+    assert client.put(path("fresh"), json=both).json()["spaces"] == [
+        new.fingerprint,
+        old.fingerprint,
+    ]
+    many = {"items": [{"id": "m1", "vector": body["vector"], "also": both["also"]}]}
+    assert client.post("/v1/items", json=many).json()["written"] == 1
+    short = {"items": [{"id": "m2", "vector": body["vector"]}]}
+    assert client.post("/v1/items", json=short).status_code == 422
+    assert client.get("/v1/upgrade").json()["would_vanish"] == 0
+
+
 def test_during_an_upgrade_new_items_come_in_both_spaces(client: TestClient) -> None:
     core = core_of(client)
     old, new = (one.space for one in core.encoders.loaded)
@@ -116,7 +138,7 @@ def test_during_an_upgrade_new_items_come_in_both_spaces(client: TestClient) -> 
     item = client.get(path("both")).json()
     assert set(item["spaces"]) == {old.fingerprint, new.fingerprint}
     assert item["space_role"] == "new"
-    stored = core.gallery.store.vectors(["both"], space=old.fingerprint).vectors
+    stored = core.gallery.vectors(["both"], space=old.fingerprint).vectors
     assert np.allclose(stored[0], vector_of(client, 33), atol=1e-5)
 
 
@@ -179,3 +201,43 @@ def test_only_images_in_allowed_folders_are_shown(client: TestClient, tmp_path: 
         (inside / "link.png").unlink()
     assert client.get("/v1/thumbnails/nobody").status_code == 404
     assert client.get("/v1/thumbnails/nobody", params={"size": 10**6}).status_code == 422
+
+
+def test_a_uri_elsewhere_tells_nothing_of_this_machine(serve: Serve, tmp_path: Path) -> None:
+    there = tmp_path / "secret.png"
+    there.write_bytes(encoded(1))
+    client = serve()
+    answers = set()
+    for number, uri in enumerate((str(there), "/etc/shadow", f"{tmp_path}/nothing.png")):
+        client.put(f"/v1/items/x{number}", json={"vector": [1.0] * 16, "uri": uri})
+        told = client.get(f"/v1/thumbnails/x{number}")
+        answers.add((told.status_code, told.json()["error"]["message"]))
+    assert len(answers) == 1, answers
+
+
+def test_readers_see_where_an_image_is_from_the_allowed_folder_on(serve: Serve, shop: Shop) -> None:
+    tokens = Tokens({"read": {"r": "r" * 24}, "admin": {"a": "a" * 24}})
+    client = serve(tokens=tokens)
+    reader, admin = ({"Authorization": f"Bearer {letter * 24}"} for letter in "ra")
+    client.put("/v1/items/up", files={"file": encoded(3)}, headers=admin)
+    client.put("/v1/items/far", json={"vector": [1.0] * 16, "uri": "/srv/a/b.png"}, headers=admin)
+    seen = {
+        id: client.get(f"/v1/items/{id}", headers=reader).json()["uri"]
+        for id in (name(3), "up", "far")
+    }
+    assert seen[name(3)] == "images/0003.png"
+    assert seen["up"].startswith("shop.midspan.images/")
+    assert seen["far"] == "b.png"
+    whole = client.get(f"/v1/items/{name(3)}", headers=admin).json()["uri"]
+    assert whole == str(shop.images / "0003.png")
+    body = {"id": name(3), "k": 60}
+    hits = client.post("/v1/search/item", json=body, headers=reader).json()["results"]
+    assert not any((hit["uri"] or "").startswith("/") for hit in hits)
+
+
+@pytest.mark.parametrize("bad", ["1.0", True, None])
+def test_numbers_of_a_vector_are_numbers(client: TestClient, bad: object) -> None:
+    vector = [1.0] * 15 + [bad]
+    assert client.put("/v1/items/x", json={"vector": vector}).status_code == 422
+    assert client.post("/v1/search/vector", json={"vector": vector}).status_code == 422
+    assert client.post("/v1/search/vector", json={"vector": [1] * 16}).status_code == 200

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
+from midspan.gallery import Gallery
+from midspan.gallery.search_log import returned
 from midspan.service.core import Core
 from midspan.upgrade import Upgrade
 from tests.service.conftest import Serve
@@ -13,7 +15,7 @@ from tests.service.shop import KINDS, encoded, name, picture
 
 
 def core_of(client: TestClient) -> Core:
-    found: Core = client.app.state.context.core  # type: ignore[attr-defined]
+    found: Core = client.app.state.galleries["default"].core  # type: ignore[attr-defined]
     return found
 
 
@@ -35,7 +37,7 @@ def test_an_uploaded_image_finds_itself_and_its_kind(shared: TestClient) -> None
     assert results[0]["id"] == name(7)
     assert results[0]["score"] == pytest.approx(1.0, abs=1e-4)
     assert [hit["score"] for hit in results] == sorted((h["score"] for h in results), reverse=True)
-    assert results[0]["space_role"] == "new"
+    assert results[0]["space_role"] == "live"
     assert results[0]["payload"] == {"labels": 7 % KINDS, "price": 7}
     assert shared.get(results[0]["thumbnail"]).headers["content-type"] == "image/png"
     assert answer.json()["request_id"] == answer.headers["x-request-id"]
@@ -79,7 +81,7 @@ def test_more_like_this_leaves_the_item_itself_out(shared: TestClient) -> None:
     [
         ({}, 422, "either vector or vectors"),
         ({"vector": [1.0], "vectors": [[1.0]]}, 422, "either vector or vectors"),
-        ({"vector": [1.0, 2.0]}, 422, "wants"),
+        ({"vector": [1.0, 2.0]}, 422, "requires"),
         ({"vectors": [[1.0] * 16, [1.0]]}, 422, "different lengths"),
         ({"vector": [0.0] * 16}, 422, "length zero"),
         ({"vector": [1e39] * 16}, 422, "infinite"),
@@ -121,7 +123,7 @@ def test_without_an_encoder_images_are_refused_and_vectors_not(serve: Serve) -> 
     client = serve(encoder=None, new_encoder=None)
     answer = client.post("/v1/search/image", files={"file": encoded(1)})
     assert answer.status_code == 409
-    assert "--encoder RUN" in answer.json()["error"]["message"]
+    assert "`encoder`" in answer.json()["error"]["message"]
     assert client.get("/v1/gallery").json()["image_search"] is False
     assert post(client, "/v1/search/vector", {"vector": [1.0] * 16, "k": 2})["results"]
 
@@ -157,5 +159,106 @@ def test_an_image_cannot_be_compared_without_the_old_encoder(serve: Serve) -> No
     Upgrade.start(core.gallery, to=core.encoders.loaded[0].space, order="random")
     answer = client.post("/v1/search/compare", files={"file": encoded(1)})
     assert answer.status_code == 409
-    assert "--encoder" in answer.json()["error"]["message"]
+    assert "`encoder`" in answer.json()["error"]["message"]
     assert client.post("/v1/search/compare", json={"id": name(1)}).status_code == 200
+
+
+def image(client: TestClient, number: int, **headers: str) -> list[dict[str, Any]]:
+    answer = client.post(
+        "/v1/search/image", files={"file": encoded(number)}, data={"k": "8"}, headers=headers
+    )
+    assert answer.status_code == 200, answer.text
+    found: list[dict[str, Any]] = answer.json()["results"]
+    return found
+
+
+def start_both(client: TestClient, *, traffic: float = 1.0) -> None:
+    body = {"mode": "both", "order": "random", "traffic": traffic}
+    assert post(client, "/v1/upgrade/start", body)["traffic"] == traffic
+    core = core_of(client)
+    space = core.encoders.loaded[1].space.fingerprint
+    Upgrade(core.gallery).run(core.embed_into(space), limit=30)  # type: ignore[arg-type]
+
+
+def test_mode_both_embeds_an_image_with_both_encoders_and_decodes_it_once(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start_both(client)
+    core, decoded = core_of(client), list[Any]()
+    fit = core.decoder.fit
+
+    def watched(data: bytes, box: Any) -> Any:
+        decoded.append(box)
+        return fit(data, box)
+
+    monkeypatch.setattr(core.decoder, "fit", watched)
+    found = image(client, 7)
+    assert len(decoded) == 1
+    vectors = [one.vectors([picture(7)]) for one in core.encoders.loaded]
+    spaces = [one.space for one in core.encoders.loaded]
+    wanted = core.gallery.search_in(list(zip(spaces, vectors, strict=True)), k=8)[0]
+    assert [hit["id"] for hit in found] == [hit.id for hit in wanted]
+    assert {hit["space_role"] for hit in found} == {"old", "new"}
+    ranks = [hit["rank_score"] for hit in found]
+    assert ranks == sorted(ranks, reverse=True)
+    body = {
+        "vector": vectors[0][0].tolist(),
+        "space": spaces[0].fingerprint,
+        "also": [{"space": spaces[1].fingerprint, "vectors": vectors[1].tolist()}],
+        "k": 8,
+    }
+    assert post(client, "/v1/search/vector", body)["results"] == found
+
+
+def test_traffic_splits_image_searches_and_the_status_counts_each_arm(client: TestClient) -> None:
+    before = {number: [hit["id"] for hit in image(client, number)] for number in range(12)}
+    start_both(client, traffic=0.0)
+    assert all([h["id"] for h in image(client, n)] == before[n] for n in before), "shadow"
+    assert post(client, "/v1/upgrade/traffic", {"traffic": 0.5})["traffic"] == 0.5
+    ways = []
+    for number in before:
+        roles = {hit["space_role"] for hit in image(client, number)}
+        assert image(client, number)[0]["space"] == image(client, number)[0]["space"]
+        ways.append(roles == {"old"})
+    assert 0 < sum(ways) < 12
+    assert (
+        len(
+            {
+                len({h["space_role"] for h in image(client, n, **{"X-Client-Id": "a"})} - {"old"})
+                for n in before
+            }
+        )
+        == 1
+    ), "a client is answered one way"
+    arms = client.get("/v1/upgrade").json()["arms"]
+    assert arms["old"]["searches"] >= 12
+    assert arms["new"]["searches"] > 0
+    assert arms["new"]["p99_ms"] >= arms["new"]["p50_ms"] > 0
+
+
+def test_mode_both_without_the_old_encoder_says_what_to_start(serve: Serve) -> None:
+    client = serve(encoder=None)
+    core = core_of(client)
+    space = core.encoders.loaded[0].space
+    Upgrade.start(
+        core.gallery,
+        to=space,
+        mode="both",
+        embed=core.embed_into(space.fingerprint),
+        order="random",
+    )
+    answer = client.post("/v1/search/image", files={"file": encoded(1)})
+    assert answer.status_code == 409
+    assert "both `encoder` and `new_encoder`" in answer.json()["error"]["message"]
+
+
+def test_what_searches_return_is_on_record_when_the_service_stops(serve: Serve) -> None:
+    client = serve()
+    core = core_of(client)
+    place = core.gallery.location
+    image(client, 3)
+    core.log.flush()
+    with Gallery.open(place) as gallery:
+        counts = returned(gallery)
+    assert sum(counts.values()) == 8
+    assert counts[name(3)] == 1

@@ -9,7 +9,7 @@ import numpy as np
 from fastapi.testclient import TestClient
 
 from midspan.bridges import Ridge
-from midspan.service import jobs
+from midspan.service import upgrade_worker
 from midspan.service.quality import Flipped, Quality, _worst
 from midspan.spaces import Embeddings
 from midspan.upgrade import ORDERS, Upgrade
@@ -50,7 +50,7 @@ def test_a_whole_upgrade_over_http(client: TestClient) -> None:
     assert sorted(space["role"] for space in info["spaces"].values()) == ["old", "target"]
     assert info["can_upgrade"] is False
     assert (info["orders"][0], set(info["orders"])) == ("uncertainty", set(ORDERS))
-    time.sleep(5 * jobs.LOOK)
+    time.sleep(5 * upgrade_worker.LOOK)
     assert client.get("/v1/upgrade").json()["new"] == 0, "nobody asked for the backfill yet"
     assert client.post("/v1/upgrade/start").status_code == 409
 
@@ -60,7 +60,8 @@ def test_a_whole_upgrade_over_http(client: TestClient) -> None:
     until(client, lambda status: not status["job"]["running"])
     verdict = post(client, "gate")
     assert verdict["n_queries"] == 60
-    assert {check["name"] for check in verdict["checks"]} == {"negative flips", "retention"}
+    assert [check["name"] for check in verdict["checks"]] == ["retention"]
+    assert verdict["flips"]["n_queries"] == 60
     after_gate = client.get("/v1/upgrade").json()
     assert after_gate["gates"][0]["verdict"] == verdict["verdict"] == after_gate["gate"]
 
@@ -77,8 +78,16 @@ def test_a_whole_upgrade_over_http(client: TestClient) -> None:
     assert [one.query_id for one in restarted.flips[:3]] == [f["query_id"] for f in flips["flips"]]
     assert (restarted.queries, restarted.labelled) == (60, flips["labelled"])
 
-    finished = post(client, "finish", {"force": True})
-    assert finished["phase"] == "none"
+    if verdict["verdict"] != "PASS":
+        refused = client.post("/v1/upgrade/finish", json={})
+        assert refused.status_code == 409
+        assert "expected PASS" in refused.json()["error"]["message"]
+    finished = post(client, "finish", {"override": "the queries are too few to decide"})
+    assert (finished["phase"], finished["would_vanish"]) == ("finished", 0)
+    assert finished["override"]["reason"] == "the queries are too few to decide"
+    assert client.post("/v1/upgrade/start", json={}).status_code == 409
+    forgotten = post(client, "forget")
+    assert forgotten["phase"] == "none"
     info = client.get("/v1/gallery").json()
     assert [space["role"] for space in info["spaces"].values()] == ["live"]
     found = client.post("/v1/search/image", files={"file": encoded(8)}).json()["results"]
@@ -90,7 +99,7 @@ def test_a_whole_upgrade_over_http(client: TestClient) -> None:
 
 
 def test_pause_resume_and_rollback(client: TestClient) -> None:
-    post(client, "start", {"order": "random", "calibrate": False})
+    post(client, "start", {"order": "random", "sample": 0})
     post(client, "run", {"max_rate": 10.0})  # 6 s for all: time enough to pause it
     until(client, lambda status: status["new"] > 0)
     paused = post(client, "pause", {"reason": "lunch"})
@@ -114,7 +123,7 @@ def test_broken_pictures_are_on_the_list_with_their_reason(serve: Serve, shop: S
     vector = [1.0] * 16
     for id, uri in {"gone": None, "outside": "/etc/hostname"}.items():
         client.put(f"/v1/items/{id}", json={"vector": vector, "uri": uri})
-    post(client, "start", {"order": "random", "run": True, "calibrate": False})
+    post(client, "start", {"order": "random", "run": True, "sample": 0})
     done = until(client, lambda status: status["old"] == 0)
     assert (done["new"], done["failed"], done["all"]) == (60, 2, 62)
     page = client.get("/v1/upgrade/failures", params={"limit": 1}).json()
@@ -172,7 +181,15 @@ def test_a_bridge_of_the_set_up_maps_the_gallery(serve: Serve, shop: Shop, tmp_p
 def test_a_client_cannot_name_a_folder_of_the_server(client: TestClient) -> None:
     answer = client.post("/v1/upgrade/start", json={"mode": "map-query", "bridge": "/etc"})
     assert answer.status_code == 422
-    assert client.post("/v1/upgrade/start", json={"order": "nonsense"}).status_code == 409
+
+
+def test_an_unknown_order_is_a_field_that_cannot_be_used(client: TestClient) -> None:
+    refused = client.post("/v1/upgrade/start", json={"order": "nonsense"})
+    assert refused.status_code == 422
+    assert "uncertainty" in refused.json()["error"]["message"]
+    document = client.get("/openapi.json").json()
+    described = document["components"]["schemas"]["UpgradeStart"]["properties"]["order"]
+    assert {"type": "string", "enum": list(ORDERS)} in described["anyOf"]
 
 
 def test_without_a_new_encoder_there_is_nowhere_to_go(serve: Serve) -> None:
@@ -181,12 +198,12 @@ def test_without_a_new_encoder_there_is_nowhere_to_go(serve: Serve) -> None:
     for verb in ("plan", "start"):
         answer = client.post(f"/v1/upgrade/{verb}")
         assert answer.status_code == 409
-        assert "--new-encoder" in answer.json()["error"]["message"]
+        assert "`new_encoder`" in answer.json()["error"]["message"]
 
 
 def test_the_trail_keeps_the_worst_flips_and_no_more_than_it_can_hold() -> None:
     def flip(number: int, size: int) -> Flipped:
-        return Flipped(f"{number:04}" + "q" * size, ("a",), ("b",), 1, None)
+        return Flipped(f"{number:04}" + "q" * size, ("a",), ("b",), 1, None, ())
 
     many = [flip(number, 100) for number in range(1000)]
     kept = list(_worst(many))

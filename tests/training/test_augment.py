@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from midspan.errors import ConfigError
-from midspan.training.augment import AUGMENTATIONS, affine, chain, erase, flip, light
-from midspan.training.draws import Draws
+from midspan.training.augment import AUGMENTATIONS, affine, chain, erase, flip, light, shift
+from midspan.training.batch_loader import BatchRandom
 
 
-def drawn(images: torch.Tensor, *, seed: int) -> Draws:
-    return Draws.whole(len(images), torch.Generator().manual_seed(seed))
+def drawn(images: torch.Tensor, *, seed: int) -> BatchRandom:
+    return BatchRandom.whole(len(images), torch.Generator().manual_seed(seed))
 
 
 def images() -> torch.Tensor:
@@ -85,7 +85,29 @@ def test_an_image_is_changed_alike_in_whichever_share_of_the_batch_it_is(name: s
     states = []
     for start, stop in shares:
         generator = torch.Generator().manual_seed(1)
-        part = augment(images()[start:stop], Draws(generator, 16, start, stop))
+        part = augment(images()[start:stop], BatchRandom(generator, 16, start, stop))
         torch.testing.assert_close(part, whole[start:stop])
         states.append(generator.get_state())
     assert all(torch.equal(state, states[0]) for state in states)  # all draw on alike
+
+
+def test_shift_moves_whole_pixels_and_repeats_the_border() -> None:
+    images = torch.arange(2 * 20 * 10, dtype=torch.float32).view(1, 2, 20, 10).repeat(8, 1, 1, 1)
+    moved = shift(images, BatchRandom.whole(8, torch.Generator().manual_seed(0)))
+    assert moved.shape == images.shape
+    places = set()
+    for image, plain in zip(moved, images, strict=True):
+        matches = [
+            (down, right)
+            for down in range(-2, 3)
+            for right in range(-1, 2)
+            if torch.equal(
+                image,
+                plain[:, (torch.arange(20) + down).clamp(0, 19)][
+                    :, :, (torch.arange(10) + right).clamp(0, 9)
+                ],
+            )
+        ]
+        assert len(matches) == 1
+        places.add(matches[0])
+    assert len(places) > 1

@@ -25,12 +25,12 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from midspan.errors import ConfigError, RunError
+from midspan.training.batch_loader import BatchLoader
 from midspan.training.batch_norm import synchronised
-from midspan.training.distributed import ALONE, Agreement, Processes, processes
-from midspan.training.feed import Feed
-from midspan.training.loop import Task
+from midspan.training.distributed import SINGLE_PROCESS, Processes, StepConsensus, join_processes
+from midspan.training.loop import TrainingTask
 from midspan.training.row_files import rows_folder
-from tests.training import team as cases
+from tests.training import process_cases as cases
 
 TOLERANCE = 1e-5
 OTHERWISE = {
@@ -54,9 +54,9 @@ def free_port() -> int:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All cases in two processes, started once."""
-    folder = tmp_path_factory.mktemp("team")
-    cases.stopped(folder / "by-one.safetensors", ALONE)
-    cases.stopped(folder / "parts-by-one.safetensors", ALONE, sample_rate=0.5)
+    folder = tmp_path_factory.mktemp("processes")
+    cases.stopped(folder / "by-one.safetensors", SINGLE_PROCESS)
+    cases.stopped(folder / "parts-by-one.safetensors", SINGLE_PROCESS, sample_rate=0.5)
     shutil.copytree(folder, folder / "alone")
     environment = {
         **os.environ,
@@ -70,7 +70,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for rank in range(WORLD):
             told = opened.enter_context((folder / f"{rank}.err").open("w"))
             process = subprocess.Popen(
-                [sys.executable, "-W", "error", "-m", "tests.training.team", str(folder)],
+                [sys.executable, "-W", "error", "-m", "tests.training.process_cases", str(folder)],
                 cwd=ROOT,
                 env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
                 stderr=told,
@@ -83,12 +83,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def same(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor], tolerance: float) -> None:
-    assert set(found) == set(wanted)
-    for name, value in wanted.items():
+def same(result: Mapping[str, Tensor], expected: Mapping[str, Tensor], tolerance: float) -> None:
+    assert set(result) == set(expected)
+    for name, value in expected.items():
         scale = max(1e-3, float(value.double().abs().max())) if value.numel() else 1.0
         torch.testing.assert_close(
-            found[name],
+            result[name],
             value,
             rtol=0,
             atol=tolerance * scale,
@@ -99,10 +99,10 @@ def same(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor], tolerance: f
 @pytest.mark.slow
 @pytest.mark.parametrize("name", cases.CASES)
 def test_two_processes_do_what_one_does(folder: Path, name: str) -> None:
-    wanted = cases.CASES[name](ALONE, folder / "alone")
-    assert wanted
+    expected = cases.CASES[name](SINGLE_PROCESS, folder / "alone")
+    assert expected
     first, second = (load_file(folder / f"{name}.{rank}.safetensors") for rank in range(WORLD))
-    same(first, wanted, OTHERWISE.get(name, TOLERANCE))
+    same(first, expected, OTHERWISE.get(name, TOLERANCE))
     for key, value in second.items():  # no process drifts away
         assert torch.equal(value, first[key]), key
 
@@ -112,7 +112,7 @@ def test_what_two_processes_differ_by_on_images_is_rounding(folder: Path) -> Non
     """Float64 has 29 more bits than float32: were it anything else, it would stay."""
     drift: dict[str, float] = {}
     for name in ("images", "images float64"):
-        one = cases.CASES[name](ALONE, folder)
+        one = cases.CASES[name](SINGLE_PROCESS, folder)
         two = load_file(folder / f"{name}.0.safetensors")
         drift[name] = max(
             float((two[key] - value).abs().max() / value.abs().max().clamp_min(1e-3))
@@ -124,12 +124,15 @@ def test_what_two_processes_differ_by_on_images_is_rounding(folder: Path) -> Non
 @pytest.mark.slow
 def test_one_process_goes_on_where_two_have_stopped(folder: Path) -> None:
     checkpoint = folder / "by-many.safetensors"
-    whole = cases.CASES["unibct"](ALONE, folder)
+    whole = cases.CASES["unibct"](SINGLE_PROCESS, folder)
     before = load_file(checkpoint)
-    found = cases.trained(
-        cases.on_vectors(cases.COSFACE, "unibct"), cases.SETTINGS, ALONE, checkpoint=checkpoint
+    result = cases.trained(
+        cases.on_vectors(cases.COSFACE, "unibct"),
+        cases.SETTINGS,
+        SINGLE_PROCESS,
+        checkpoint=checkpoint,
     )
-    same(found, whole, TOLERANCE)
+    same(result, whole, TOLERANCE)
     after = load_file(checkpoint)
     assert any(not torch.equal(before[name], after[name]) for name in before)  # it had work to do
 
@@ -141,45 +144,45 @@ def test_one_process_takes_over_the_class_rows_of_two(folder: Path) -> None:
     parts = sorted(path.name for path in rows_folder(checkpoint).iterdir())
     assert [name.split(".")[1] for name in parts] == ["0", "2"]  # their first classes, of 5
 
-    def task() -> Task:
+    def task() -> TrainingTask:
         return cases.on_vectors(cases.COSFACE, "unibct", sample_rate=0.5)
 
-    whole = cases.trained(task(), cases.SETTINGS, ALONE)
-    found = cases.trained(task(), cases.SETTINGS, ALONE, checkpoint=checkpoint)
-    same(found, whole, TOLERANCE)
+    whole = cases.trained(task(), cases.SETTINGS, SINGLE_PROCESS)
+    result = cases.trained(task(), cases.SETTINGS, SINGLE_PROCESS, checkpoint=checkpoint)
+    same(result, whole, TOLERANCE)
 
 
 @pytest.mark.parametrize(("total", "world"), [(16, 4), (15, 4), (4, 4), (7, 3), (5, 1)])
 def test_shares_cover_the_batch(total: int, world: int) -> None:
-    teams = [Processes(rank=rank, world=world) for rank in range(world)]
-    sizes = teams[0].shares(total)
-    rows = [np.arange(total)[team.share(total)] for team in teams]
+    groups = [Processes(rank=rank, world=world) for rank in range(world)]
+    sizes = groups[0].shares(total)
+    rows = [np.arange(total)[processes.share(total)] for processes in groups]
     assert tuple(len(own) for own in rows) == sizes
     assert np.concatenate(rows).tolist() == list(range(total))
     assert max(sizes) - min(sizes) <= 1
 
 
 def test_one_process_alone_starts_nothing() -> None:
-    with processes("cpu") as (team, device):
-        assert (team, device.type) == (ALONE, "cpu")
+    with join_processes("cpu") as (processes, device):
+        assert (processes, device.type) == (SINGLE_PROCESS, "cpu")
         assert not torch.distributed.is_initialized()
-        assert team.once(lambda: 5) == team.once_a_machine(lambda: 5) == 5
-        assert team.by_first_here(lambda: 6) == 6
-        assert team.all("x") == team.to_first("x") == ["x"]
+        assert processes.once(lambda: 5) == processes.once_per_machine(lambda: 5) == 5
+        assert processes.on_first_of_machine(lambda: 6) == 6
+        assert processes.all_gather("x") == processes.gather_to_first("x") == ["x"]
         step = nn.Linear(2, 2)
-        assert team.wrapped(step, device) is step
-    agree = Agreement(ALONE)
+        assert processes.data_parallel(step, device) is step
+    agree = StepConsensus(SINGLE_PROCESS)
     assert [agree(wish) for wish in (0, 2, 1)] == [0, 2, 1]
 
 
 def test_a_batch_smaller_than_the_number_of_processes_is_refused() -> None:
-    feed = Feed(
+    feed = BatchLoader(
         load=lambda rows: torch.zeros(len(rows), 2),
         labels=np.zeros(9, dtype=np.int64),
         old_vectors=None,
         augmentations=(),
         variations=None,
-        team=Processes(rank=0, world=4),
+        processes=Processes(rank=0, world=4),
         device=torch.device("cpu"),
     )
     assert len(feed(np.arange(4), learner=None, epoch=0, progress=0.0).images) == 1
@@ -202,15 +205,15 @@ def test_a_batch_norm_of_another_kind_is_refused() -> None:
 def test_a_gpu_is_not_chosen_by_number_under_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("LOCAL_RANK", "1")
-    with pytest.raises(ConfigError, match="CUDA_VISIBLE_DEVICES"), processes("cuda:1"):
+    with pytest.raises(ConfigError, match="CUDA_VISIBLE_DEVICES"), join_processes("cuda:1"):
         pass
-    with pytest.raises(ConfigError, match="no GPU"), processes("cuda"):
+    with pytest.raises(ConfigError, match="no GPU"), join_processes("cuda"):
         pass
 
 
 def test_the_run_folder_must_be_seen_by_all(tmp_path: Path) -> None:
     from midspan.training.distributed import check_shared
 
-    check_shared(tmp_path, ALONE)
+    check_shared(tmp_path, SINGLE_PROCESS)
     with pytest.raises(RunError, match="storage that all machines share"):
-        check_shared(tmp_path / "elsewhere", ALONE)
+        check_shared(tmp_path / "elsewhere", SINGLE_PROCESS)

@@ -18,11 +18,12 @@ from midspan.losses.metric_learning import MetricLearning
 from midspan.losses.proxy_anchor import ProxyAnchor
 from midspan.losses.softmax import Softmax
 from midspan.losses.supcon import SupCon
-from midspan.training.divided import divided_epochs
+from midspan.training.divided import Phases, epoch_batches
 from midspan.training.learners import batches, cluster, match
 from midspan.training.loop import fit
 from midspan.training.samplers import Balanced, Shuffled
 from midspan.training.settings import TrainSettings
+from midspan.training.step import Step
 from tests.training.test_loop import CPU, SETTINGS, task, weights
 
 DIVIDED = replace(SETTINGS, epochs=4, learners=3, recluster_epochs=2, conquer=0.25)
@@ -33,9 +34,9 @@ def test_clusters_are_the_clouds_that_are_there() -> None:
     truth = rng.integers(4, size=300)
     vectors = 5 * np.eye(4, 6)[truth] + rng.normal(size=(300, 6)) * 0.1
     vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
-    found = cluster(vectors, count=4, seed=3)
-    assert len({(a, b) for a, b in zip(found, truth, strict=True)}) == 4  # one name for each
-    np.testing.assert_array_equal(found, cluster(vectors, count=4, seed=3))
+    result = cluster(vectors, count=4, seed=3)
+    assert len({(a, b) for a, b in zip(result, truth, strict=True)}) == 4  # one name for each
+    np.testing.assert_array_equal(result, cluster(vectors, count=4, seed=3))
 
 
 @pytest.mark.parametrize("relabel", [[1, 2, 3, 0], [3, 0, 1, 2], [1, 0, 3, 2], [0, 1, 2, 3]])
@@ -101,8 +102,8 @@ def test_the_loss_of_a_slice_leaves_the_rest_alone(loss: RecognitionLoss) -> Non
     labels = torch.arange(8) % 3
     torch.manual_seed(1)
     total = loss.part(vectors, labels, slice(2, 4))
-    wanted = [vectors] + ([loss.rows] if loss.rows is not None else [])
-    for gradient in torch.autograd.grad(total, wanted):
+    inputs = [vectors] + ([loss.rows] if loss.rows is not None else [])
+    for gradient in torch.autograd.grad(total, inputs):
         assert torch.count_nonzero(gradient[:, 2:4]) > 0
         assert torch.count_nonzero(gradient[:, [0, 1, 4, 5]]) == 0
     torch.manual_seed(1)
@@ -120,9 +121,59 @@ def test_a_library_loss_with_rows_of_its_own_says_what_to_use() -> None:
 
 
 def test_epochs_for_the_learners_and_for_the_whole() -> None:
-    assert divided_epochs(TrainSettings(epochs=200, learners=8)) == 190  # as in the released code
-    assert divided_epochs(TrainSettings(epochs=4, learners=2, conquer=0.0)) == 4
-    assert divided_epochs(TrainSettings(epochs=4)) == 0
+    # as in the released code: slices to 80, all dims on one cluster's images to 190
+    assert Phases.of(TrainSettings(epochs=200, learners=8)) == Phases(0, 80, 190)
+    paper = TrainSettings(epochs=200, learners=8, all_dims_from=1.0)
+    assert Phases.of(paper) == Phases(0, 200, 190)
+    warm = Phases.of(TrainSettings(epochs=10, learners=2, warm_up_learners=0.3, conquer=0.1))
+    assert warm == Phases(3, 4, 9)
+    assert [epoch for epoch in range(10) if warm.regroups(epoch, 2)] == [3, 5, 7]
+    one = Phases.of(TrainSettings(epochs=4))
+    assert not any(one.divided(epoch) for epoch in range(4))
+
+
+def test_in_the_middle_phase_a_clusters_batch_teaches_all_dims() -> None:
+    what = task()
+    step = Step(
+        encoder=what.encoder,
+        loss=what.loss,
+        method=what.method,
+        learners=3,
+        images=len(what.labels),
+    )
+    step.clusters.copy_(torch.arange(len(what.labels)) % 3)
+    for epoch, slices in ((0, True), (2, False)):
+        turns = epoch_batches(
+            step,
+            what.labels,
+            Shuffled(batch_size=8),
+            phases=Phases(0, 2, 4),
+            own_classes=False,
+            steps=6,
+            seed=0,
+            epoch=epoch,
+        )
+        for place, turn in enumerate(turns):
+            assert set(step.clusters[turn.rows].tolist()) == {place % 3}
+            assert turn.learner == (place % 3 if slices else None)
+
+
+def test_a_loss_over_a_clusters_own_classes_is_that_of_a_smaller_classifier() -> None:
+    loss = CosFace.for_classes(6, dim=8, scale=10.0, margin=0.1)
+    vectors, classes = torch.randn(5, 8), torch.tensor([1, 3, 4])
+    labels = torch.tensor([3, 1, 4, 4, 3])
+    dims = slice(2, 6)
+    small = CosFace.for_classes(3, dim=4, scale=10.0, margin=0.1)
+    assert small.rows is not None
+    with torch.no_grad():
+        small.rows.copy_(loss.class_rows()[classes][:, dims])
+    expected = small.value(vectors[:, dims], torch.tensor([1, 0, 2, 2, 1]))
+    result = loss.part(vectors, labels, dims, classes=classes)
+    torch.testing.assert_close(result, expected)
+    (gradient,) = torch.autograd.grad(result, loss.class_rows())
+    assert gradient[[0, 2, 5]].abs().sum() == 0
+    with pytest.raises(ConfigError, match="cross-entropy over class rows"):
+        ProxyAnchor.for_classes(6, dim=8).part(vectors, labels, dims, classes=classes)
 
 
 def test_one_learner_is_plain_training() -> None:

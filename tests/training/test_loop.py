@@ -19,7 +19,8 @@ from midspan.errors import FormatError, Interrupted, RunError
 from midspan.losses.cosface import CosFace
 from midspan.methods.independent import Independent
 from midspan.spaces import IntArray
-from midspan.training.loop import Task, check_finite, fit, learning_rate, make_optimiser, step_seed
+from midspan.training.loop import TrainingTask, check_finite, fit, learning_rate, step_seed
+from midspan.training.optimisers import make_optimiser
 from midspan.training.settings import TrainSettings
 
 CLASSES, DIM, FEATURES = 4, 6, 5
@@ -27,7 +28,7 @@ CPU = torch.device("cpu")
 SETTINGS = TrainSettings(epochs=3, batch_size=16, warmup_epochs=1.0, lr=0.05)
 
 
-def task(*, stop_at: int | None = None) -> Task:
+def task(*, stop_at: int | None = None) -> TrainingTask:
     """Four well separated clouds of feature vectors; `stop_at` presses Ctrl-C at that load."""
     rng = np.random.default_rng(0)
     labels = np.arange(80) % CLASSES
@@ -48,12 +49,12 @@ def task(*, stop_at: int | None = None) -> Task:
             os.kill(os.getpid(), signal.SIGINT)
         return features[torch.from_numpy(rows)]
 
-    return Task(
+    return TrainingTask(
         encoder=encoder, loss=loss, method=Independent(), load=load, labels=labels, old_vectors=None
     )
 
 
-def run(what: Task, **options: object) -> list[Mapping[str, float]]:
+def run(what: TrainingTask, **options: object) -> list[Mapping[str, float]]:
     lines: list[Mapping[str, float]] = []
     fit(
         what,
@@ -91,7 +92,7 @@ def test_ctrl_c_saves_and_the_same_command_goes_on_to_the_same_weights(
     tmp_path: Path, stop_at: int
 ) -> None:
     whole = task()
-    wanted = run(whole)
+    expected = run(whole)
     checkpoint = tmp_path / "checkpoint.safetensors"
     with pytest.raises(Interrupted, match="the same command goes on"):
         run(task(stop_at=stop_at), checkpoint=checkpoint)
@@ -99,8 +100,8 @@ def test_ctrl_c_saves_and_the_same_command_goes_on_to_the_same_weights(
     lines = run(resumed, checkpoint=checkpoint)
     for name, value in weights(whole.encoder).items():
         assert torch.equal(value, resumed.encoder.state_dict()[name]), name
-    assert lines[-1]["recognition"] == pytest.approx(wanted[-1]["recognition"], rel=1e-6)
-    assert lines == wanted[-len(lines) :] or stop_at in (4, 13)  # sums pass through float32
+    assert lines[-1]["recognition"] == pytest.approx(expected[-1]["recognition"], rel=1e-6)
+    assert lines == expected[-len(lines) :] or stop_at in (4, 13)  # sums pass through float32
 
 
 def test_a_finished_checkpoint_trains_no_further(tmp_path: Path) -> None:
@@ -118,7 +119,7 @@ def test_broken_and_foreign_checkpoints(tmp_path: Path) -> None:
     run(task(), checkpoint=checkpoint)
     whole = checkpoint.read_bytes()
     checkpoint.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(FormatError, match="--restart"):
+    with pytest.raises(FormatError, match="`restart`"):
         run(task(), checkpoint=checkpoint)
     checkpoint.write_bytes(whole)
     other = task()

@@ -37,8 +37,8 @@ def test_a_bridge_is_the_same_function(depth: int) -> None:
     bridge = as_bridge(module, source=NEW, target=OLD, images=99)
     vectors = 3 * torch.randn(20, 7)
     with torch.no_grad():
-        wanted = F.normalize(module(vectors)).numpy()
-    np.testing.assert_allclose(bridge.apply(vectors.numpy()), wanted, atol=1e-6)
+        expected = F.normalize(module(vectors)).numpy()
+    np.testing.assert_allclose(bridge.apply(vectors.numpy()), expected, atol=1e-6)
     assert bridge.n_pairs_ == 99
 
 

@@ -60,7 +60,7 @@ def own_optimiser(parameters: list[nn.Parameter], kind: Kind) -> torch.optim.Opt
 @pytest.mark.parametrize("rate", [0.3, 1.0])
 def test_every_row_is_a_parameter_of_its_own(kind: Kind, rate: float) -> None:
     """Whose gradient is None when it is not drawn; twelve steps of a softmax with bias."""
-    loss = prepared(Softmax(), rate=rate)
+    loss = prepared(Softmax(bias=True), rate=rate)
     held = loss.held
     assert held.bias is not None
     rows = [nn.Parameter(row.clone()) for row in held.rows]

@@ -18,9 +18,10 @@ import torch
 from midspan import Embeddings, Space
 from midspan.data import digits
 from midspan.encoders import load_encoder
-from midspan.errors import ConfigError, DataError, FormatError, RunError
+from midspan.errors import ConfigError, DataError, FormatError, LabelMismatch, RunError
+from midspan.labels import ClassNames
 from midspan.training import RunConfig, RunFolder, list_runs, train
-from midspan.training.old import label_map, read_classifier
+from midspan.training.old import read_classifier
 
 BASE: dict[str, Any] = {
     "data": {"name": "digits"},
@@ -54,6 +55,7 @@ def test_a_run_folder_has_everything(old_run: Path) -> None:
     assert names == {
         "config.toml",
         "env.json",
+        "classes.json",
         "log.jsonl",
         "metrics.json",
         "encoder",
@@ -166,7 +168,7 @@ def test_a_finished_run_is_not_repeated_and_other_settings_are_refused(old_run: 
     again = train(config(OLD), out=old_run, progress=False)
     assert (old_run / "metrics.json").stat().st_mtime_ns == before
     assert again.encoder.space.same_as(load_encoder(old_run).space)
-    with pytest.raises(RunError, match=r"other settings .*--restart"):
+    with pytest.raises(RunError, match=r"other settings .*`restart`"):
         train(config(OLD, seed=1), out=old_run, progress=False)
 
 
@@ -228,7 +230,7 @@ def test_a_head_over_vectors(tmp_path: Path) -> None:
         )
 
 
-def test_old_vectors_without_labels_are_refused_before_the_training(tmp_path: Path) -> None:
+def test_old_vectors_are_judged_by_the_labels_of_the_data(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     labels = np.arange(120) % 6
     features = Embeddings(
@@ -245,11 +247,13 @@ def test_old_vectors_without_labels_are_refused_before_the_training(tmp_path: Pa
         "method": {"name": "l2"},
         "old": {"embeddings": str(old.save(tmp_path / "old.npz"))},
     }
-    with pytest.raises(DataError, match=r"old.npz has no column 'labels'.*metrics = \[\]"):
-        train(config(settings), out=tmp_path / "bare", progress=False)
-    assert not (tmp_path / "bare" / "log.jsonl").exists(), "nothing was trained"
+    bare = train(config(settings), out=tmp_path / "bare", progress=False).scores
+    assert "cross" in bare
     old.with_columns({"labels": labels}).save(tmp_path / "old.npz")
-    assert "cross" in train(config(settings), out=tmp_path / "judged", progress=False).scores
+    assert train(config(settings), out=tmp_path / "named", progress=False).scores == bare
+    old.with_columns({"labels": np.roll(labels, 1)}).save(tmp_path / "old.npz")
+    with pytest.raises(LabelMismatch, match="first 'i0': there '5', in the data '0'"):
+        train(config(settings), out=tmp_path / "wrong", progress=False)
     train_part = old[labels < 4]  # of the test items it has no vector: no cross test, as before
     settings["old"] = {"embeddings": str(train_part.save(tmp_path / "part.npz"))}
     note = train(config(settings), out=tmp_path / "part", progress=False).metrics["note"]
@@ -261,7 +265,8 @@ def test_labels_are_mapped_by_class_name(old_run: Path) -> None:
     assert classifier is not None
     assert classifier.rows.shape == (7, 16)
     assert len(names) == 7
-    assert label_map(["b", "x", "a"], ["a", "b"]).tolist() == [1, -1, 0]
+    assert ClassNames(("b", "x", "a")).places_in(["a", "b"]).tolist() == [1, -1, 0]
+    assert json.loads((old_run / "classes.json").read_text()) == list(names)
 
 
 def test_damaged_run_files(old_run: Path, tmp_path: Path) -> None:

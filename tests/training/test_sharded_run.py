@@ -101,10 +101,10 @@ def test_a_stopped_run_goes_on_with_its_rows(
     ("more", "message"),
     [
         ({"loss": {"name": "proxy-anchor"}}, "is not a softmax over class rows"),
-        ({"method": {"name": "lce"}}, "wants the logits or the rows of all classes"),
+        ({"method": {"name": "lce"}}, "needs the logits or the rows of all classes"),
         (
             {"method": {"name": "hot_refresh", "variant": "classifier", "negatives": "both"}},
-            "wants the logits or the rows of all classes",
+            "needs the logits or the rows of all classes",
         ),
     ],
 )
@@ -145,7 +145,7 @@ def test_shards_train_as_the_same_images_in_a_folder(tmp_path: Path) -> None:
     for shard in range(2):
         part = {name: ordered[name] for name in names[24 * shard : 24 * shard + 24]}
         write_shard(tmp_path / f"train-{shard}.tar", part)
-    found = []
+    states = []
     for data in (
         {"name": "folder", "path": str(tmp_path / "set")},
         {"name": "webdataset", "path": str(tmp_path / "train-{0..1}.tar")},
@@ -157,9 +157,9 @@ def test_shards_train_as_the_same_images_in_a_folder(tmp_path: Path) -> None:
         }
         out = tmp_path / data["name"]
         train(RunConfig.from_dict(raw, default_name="run"), out=out, progress=False)
-        found.append(load_file(out / "encoder" / "model.safetensors"))
-    for name, value in found[0].items():
-        assert torch.equal(found[1][name], value), name
+        states.append(load_file(out / "encoder" / "model.safetensors"))
+    for name, value in states[0].items():
+        assert torch.equal(states[1][name], value), name
     metrics = json.loads((tmp_path / "webdataset" / "metrics.json").read_text())
     assert metrics["train_images"] == 24
     assert not (tmp_path / "cache" / "decoded").exists()

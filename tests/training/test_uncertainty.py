@@ -66,8 +66,8 @@ def test_what_lies_far_off_is_less_certain_and_the_encoder_stays() -> None:
     )
     assert encoder.fingerprint() == before
     assert not encoder.training
-    found = embed_judged(encoder, points, uncertainty=head, progress=False)
-    spread = np.log(found.columns["variance"]).mean(axis=1)
+    judged = embed_judged(encoder, points, uncertainty=head, progress=False)
+    spread = np.log(judged.columns["variance"]).mean(axis=1)
     bad = points.columns["bad"] == 1
     assert spread[bad].mean() > spread[~bad].mean() + 0.5
     assert (spread[bad][:, None] > spread[~bad]).mean() > 0.9

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from midspan.errors import ConfigError
-from midspan.training.draws import Draws
+from midspan.training.batch_loader import BatchRandom
 from midspan.training.settings import VariationSettings
 from midspan.training.variations import (
     VARIATIONS,
@@ -27,8 +27,8 @@ def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def drawn(images: Tensor, *, seed: int = 0) -> Draws:
-    return Draws.whole(len(images), seeded(seed))
+def drawn(images: Tensor, *, seed: int = 0) -> BatchRandom:
+    return BatchRandom.whole(len(images), seeded(seed))
 
 
 def images(count: int = 6, size: int = 14) -> Tensor:
@@ -78,8 +78,8 @@ def test_occlusion_darkens_whole_blocks() -> None:
 def test_homographies_take_corners_to_their_places() -> None:
     corners = torch.tensor([[-1.0, -1.0], [1.0, -1.0], [1.0, 1.0], [-1.0, 1.0]])
     moved = corners + torch.rand(5, 4, 2, generator=seeded()) * 0.4
-    found = homographies(corners, moved)
-    for matrix, places in zip(found, moved, strict=True):
+    matrices = homographies(corners, moved)
+    for matrix, places in zip(matrices, moved, strict=True):
         for corner, place in zip(corners, places, strict=True):
             x, y, w = matrix @ torch.tensor([*corner.tolist(), 1.0])
             torch.testing.assert_close(torch.stack([x / w, y / w]), place, atol=1e-5, rtol=1e-5)
@@ -90,7 +90,7 @@ def test_homographies_take_corners_to_their_places() -> None:
 def test_what_was_applied_is_recorded() -> None:
     before = images(400)
     names = ("blur", "occlusion")
-    after, applied = vary(before, names=names, probability=0.3, draws=drawn(before))
+    after, applied = vary(before, names=names, probability=0.3, rng=drawn(before))
     assert applied.shape == (400, 2)
     assert applied.mean(dim=0).tolist() == pytest.approx([0.3, 0.3], abs=0.07)
     both = float((applied[:, 0] * applied[:, 1]).mean())
@@ -100,14 +100,14 @@ def test_what_was_applied_is_recorded() -> None:
     assert not any(
         torch.equal(a, b) for a, b in zip(after[~untouched], before[~untouched], strict=True)
     )
-    same, none = vary(before, names=names, probability=0.0, draws=drawn(before))
+    same, none = vary(before, names=names, probability=0.0, rng=drawn(before))
     assert torch.equal(same, before)
     assert not none.any()
 
 
 def test_an_image_is_varied_alike_in_whichever_share_of_the_batch_it_is() -> None:
     names = tuple(VARIATIONS)
-    whole, applied = vary(images(9), names=names, probability=0.3, draws=drawn(images(9)))
+    whole, applied = vary(images(9), names=names, probability=0.3, rng=drawn(images(9)))
     states = []
     for start, stop in [(0, 4), (4, 5), (5, 9)]:  # one image alone: often nothing is chosen there
         generator = seeded()
@@ -115,7 +115,7 @@ def test_an_image_is_varied_alike_in_whichever_share_of_the_batch_it_is() -> Non
             images(9)[start:stop],
             names=names,
             probability=0.3,
-            draws=Draws(generator, 9, start, stop),
+            rng=BatchRandom(generator, 9, start, stop),
         )
         torch.testing.assert_close(part, whole[start:stop])
         assert torch.equal(told, applied)  # of the whole batch

@@ -32,7 +32,7 @@ class Loader:
 
     def __call__(self) -> tuple[Space, Embed]:
         if self.broken:
-            raise MissingDependency("torch", extra="train", wanted_for="the encoder")
+            raise MissingDependency("torch", extra="train", required_for="the encoder")
         see = encoder(self.space, corrupt=self.corrupt, missing=self.missing)
         name = self.folder / f"{os.getpid()}.batches"
 

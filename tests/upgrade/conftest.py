@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from midspan.gallery import Gallery
-from tests.gallery.conftest import SERVER, postgres
+from tests.gallery.conftest import SERVER, milvus, postgres
 from tests.upgrade.world import OLD, STORES, add, ids, make
 
-__all__ = ["postgres"]  # the gallery's own server, as a fixture of ours
+__all__ = ["milvus", "postgres"]  # the gallery's own servers, as fixtures of ours
 
 
 @pytest.fixture(params=[*STORES, pytest.param("postgresql", marks=SERVER)])

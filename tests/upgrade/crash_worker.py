@@ -31,15 +31,15 @@ def step(gallery: Gallery, chance: random.Random, name: str) -> None:
         begin(gallery, chance.choice(["map-query", "map-gallery"]))
     elif record.phase == "mapping":
         begin(gallery, record.mode)
-    elif record.phase == "finishing":
-        upgrade.finish()
+    elif record.phase in ("finished", "forgetting"):
+        upgrade.forget()
     elif chance.random() < 0.3:
         spaces = [BOTH[space.fingerprint] for space in upgrade.wanted_spaces()]
         add(gallery, [name], *spaces)
         print(name, flush=True)
     elif chance.random() < 0.1:
         upgrade.rollback(drop=chance.random() < 0.5)
-    elif gallery.store.count().pending == 0:
+    elif gallery.count().pending == 0:
         upgrade.finish()
     else:
         upgrade.run(encoder(BOTH[record.new]), limit=16, settings=QUICK)

@@ -14,7 +14,7 @@ from midspan.errors import EncoderError, ImageError, StoreError
 from midspan.gallery import Item
 from midspan.spaces import Embeddings
 from midspan.upgrade import Embedded, Latency, Settings, Staged, Upgrade
-from midspan.upgrade.gate import Check, GateResult
+from midspan.upgrade.verdicts import Check, GateResult
 from tests.upgrade.world import NEW, QUICK, STORES, accounted, all_hold, encoder, ids, make, picture
 
 MODEL = {id: picture(id) for id in ids(60)}
@@ -85,8 +85,8 @@ def test_the_next_batch_is_read_while_one_is_embedded(upgrade: Upgrade) -> None:
 def test_a_batch_is_written_while_the_next_one_is_embedded(
     upgrade: Upgrade, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store, steps = upgrade.gallery.store, Steps()
-    fill, seen = store.fill, list[int]()
+    gallery, steps = upgrade.gallery, Steps()
+    fill, seen = gallery.add_missing_vectors, list[int]()
 
     def slow(vectors: Embeddings, *, revisions: Sequence[int]) -> int:
         if not seen:  # the first write ends when the second batch is at the encoder
@@ -94,7 +94,7 @@ def test_a_batch_is_written_while_the_next_one_is_embedded(
         seen.append(len(steps.of("embed")))
         return fill(vectors, revisions=revisions)
 
-    monkeypatch.setattr(store, "fill", slow)
+    monkeypatch.setattr(gallery, "add_missing_vectors", slow)
     assert upgrade.run(steps.staged, settings=CALM).new == 60
     assert seen[0] >= 2
     all_hold(upgrade.gallery, NEW, MODEL)
@@ -115,12 +115,12 @@ def test_what_was_read_ahead_is_given_back_when_the_work_ends(upgrade: Upgrade, 
     assert (len(steps.of("read")), len(steps.of("embed"))) == (4, 3)
     if step == "rollback":
         assert (report.stopped, report.written) == ("ended", 16)
-        assert upgrade.gallery.store.count().live == {"f-old": 60}
+        assert upgrade.gallery.count().live == {"f-old": 60}
         return
     assert (report.stopped, report.written) == ("paused", 24)
     assert accounted(upgrade.gallery) == (36, 24, 0)
     upgrade.resume()
-    free = upgrade.gallery.store.claim(worker="another", limit=60, seconds=0.01)
+    free = upgrade.gallery.work.claim(worker="another", limit=60, seconds=0.01)
     assert len(free) == 36, "no lease is left behind"
     time.sleep(0.02)
     assert upgrade.run(encoder(NEW), settings=CALM).new == 60
@@ -134,8 +134,8 @@ def test_the_limit_is_exact_though_some_must_be_tried_again(upgrade: Upgrade, li
     assert (report.stopped, report.written + report.given_up) == ("limit", limit)
     old, new, failed = accounted(upgrade.gallery)
     assert (old, new + failed) == (60 - limit, limit)
-    assert len(upgrade.gallery.store.claim(worker="x", limit=60, seconds=9)) <= old
-    assert upgrade.gallery.store.release("x") >= old - 3, "but for those that wait for their retry"
+    assert len(upgrade.gallery.work.claim(worker="x", limit=60, seconds=9)) <= old
+    assert upgrade.gallery.work.release("x") >= old - 3, "but for those that wait for their retry"
 
 
 def alternate(steps: Steps) -> bool:
@@ -181,12 +181,12 @@ def test_searches_that_become_slow_stop_the_reading_ahead(upgrade: Upgrade) -> N
 
 def test_the_gate_sees_all_that_was_made_and_nothing_is_leased_meanwhile(upgrade: Upgrade) -> None:
     asked: list[tuple[int, int]] = []
-    store = upgrade.gallery.store
+    work = upgrade.gallery.work
 
     def check() -> GateResult:
         old, new, _ = accounted(upgrade.gallery)
-        asked.append((new, len(store.claim(worker="gate", limit=60, seconds=9)) - old))
-        store.release("gate")
+        asked.append((new, len(work.claim(worker="gate", limit=60, seconds=9)) - old))
+        work.release("gate")
         check = Check("negative flips", 0.0, 0.0, 0.0, 0.01, "PASS")
         return GateResult("PASS", (check,), {}, True, "map", 10, ())
 
@@ -210,7 +210,7 @@ def test_an_image_that_cannot_be_read_costs_only_itself(upgrade: Upgrade) -> Non
 
     upgrade.run(Breaking().staged, settings=QUICK)
     assert accounted(upgrade.gallery) == (0, 59, 1)
-    (failure,) = upgrade.gallery.store.failures(after="", limit=10)
+    (failure,) = upgrade.gallery.work.failures(after="", limit=10)
     assert (failure.id, failure.reason) == ("i0030", "i0030: cannot be decoded")
 
 
@@ -229,8 +229,8 @@ def test_an_error_in_any_of_the_threads_stops_the_run_and_gives_the_items_back(
                 raise EncoderError("the device is gone")
             return super().embed(items)
 
-    store = upgrade.gallery.store
-    fill, writes = store.fill, list[int]()
+    gallery = upgrade.gallery
+    fill, writes = gallery.add_missing_vectors, list[int]()
 
     def full(vectors: Embeddings, *, revisions: Sequence[int]) -> int:
         writes.append(len(vectors))
@@ -238,13 +238,13 @@ def test_an_error_in_any_of_the_threads_stops_the_run_and_gives_the_items_back(
             raise StoreError("the disk is full")
         return fill(vectors, revisions=revisions)
 
-    monkeypatch.setattr(store, "fill", full)
+    monkeypatch.setattr(gallery, "add_missing_vectors", full)
     before = threading.active_count()
     with pytest.raises((EncoderError, StoreError), match=r"the device is gone|the disk is full"):
         upgrade.run(Breaking().staged, settings=CALM)
     assert threading.active_count() == before
     assert accounted(upgrade.gallery) == (36, 24, 0)
-    assert len(store.claim(worker="another", limit=60, seconds=0.01)) == 36
+    assert len(gallery.work.claim(worker="another", limit=60, seconds=0.01)) == 36
     monkeypatch.undo()
     time.sleep(0.02)
     assert upgrade.run(Steps().staged, settings=CALM).new == 60
@@ -262,7 +262,7 @@ def test_an_item_that_is_replaced_after_it_was_read_gets_the_vector_of_its_new_p
             if len(self.of("embed")) == 3:
                 self.wait_for("read", 4)
                 changed.extend(self.last_read[:2])
-                old = gallery.store.vectors(changed[:1], space="f-old")
+                old = gallery.vectors(changed[:1], space="f-old")
                 gallery.replace(old, uris=[picture(changed[0], 2)])
                 gallery.delete(changed[1:])
             return made

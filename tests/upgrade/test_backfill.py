@@ -12,12 +12,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from midspan.errors import ConfigError, EncoderError, ImageError, SpaceMismatch
+from midspan.errors import ConfigError, EncoderError, GalleryError, ImageError, SpaceMismatch
 from midspan.gallery import Gallery, Item
 from midspan.spaces import Embeddings
-from midspan.upgrade import Embed, Embedded, Latency, Settings, Upgrade, backfill, from_embeddings
-from midspan.upgrade.gate import Check, GateResult
+from midspan.upgrade import (
+    Embed,
+    Embedded,
+    Latency,
+    Settings,
+    Upgrade,
+    backfill,
+    from_embeddings,
+    judged_by,
+)
 from midspan.upgrade.throttle import Throttle
+from midspan.upgrade.verdicts import Check, GateResult
+from midspan.upgrade.worker import RENEWALS
 from tests.upgrade.world import (
     NEW,
     OLD,
@@ -78,7 +88,7 @@ def test_failures_are_listed_with_reasons_after_their_retries(upgrade: Upgrade) 
     embed = encoder(NEW, missing=["i0011", "i0012"], corrupt=["i0007"])
     report = upgrade.run(embed, settings=settings)
     assert (report.written, report.given_up, report.put_off) == (57, 3, 4)
-    failures = {f.id: f for f in upgrade.gallery.store.failures(after="", limit=10)}
+    failures = {f.id: f for f in upgrade.gallery.work.failures(after="", limit=10)}
     assert {id: f.reason for id, f in failures.items()} == {
         "i0007": "not an image",
         "i0011": "no such file",
@@ -86,7 +96,7 @@ def test_failures_are_listed_with_reasons_after_their_retries(upgrade: Upgrade) 
     }
     assert (failures["i0007"].attempts, failures["i0011"].attempts) == (1, 3)
     assert failures["i0011"].uri == picture("i0011")
-    assert upgrade.gallery.store.retry() == 3  # somebody mended the files
+    assert upgrade.gallery.work.retry() == 3  # somebody mended the files
     assert upgrade.run(encoder(NEW), settings=QUICK).new == 60
     all_hold(upgrade.gallery, NEW, MODEL)
 
@@ -106,7 +116,7 @@ def test_one_image_that_breaks_the_batch_costs_only_itself(upgrade: Upgrade) -> 
 
     upgrade.run(embed, settings=QUICK)
     assert accounted(upgrade.gallery) == (0, 58, 2)
-    reasons = {f.id: f.reason for f in upgrade.gallery.store.failures(after="", limit=10)}
+    reasons = {f.id: f.reason for f in upgrade.gallery.work.failures(after="", limit=10)}
     assert reasons["i0005"] == "i0005: cannot be decoded"
     assert "NaN" in reasons["i0006"]
 
@@ -119,7 +129,7 @@ def test_items_that_the_encoder_forgets_are_failures(upgrade: Upgrade) -> None:
         return Embedded(made.vectors[made.vectors.ids != "i0009"])
 
     upgrade.run(embed, settings=QUICK)
-    (failure,) = upgrade.gallery.store.failures(after="", limit=10)
+    (failure,) = upgrade.gallery.work.failures(after="", limit=10)
     assert (failure.id, failure.reason) == ("i0009", "the encoder gave no vector")
 
 
@@ -144,7 +154,7 @@ def test_vectors_from_a_file_by_id(upgrade: Upgrade) -> None:
     part = vectors(ids(50), NEW)
     report = upgrade.run(from_embeddings(part, source="new.npz"), settings=QUICK)
     assert (report.new, report.failed) == (50, 10)
-    failure = upgrade.gallery.store.failures(after="", limit=1)[0]
+    failure = upgrade.gallery.work.failures(after="", limit=1)[0]
     assert (failure.id, failure.reason) == ("i0050", "no vector for this id in new.npz")
 
 
@@ -195,7 +205,7 @@ def test_a_rollback_while_a_batch_is_embedded_writes_nothing_more(upgrade: Upgra
 
     report = upgrade.run(embed, settings=QUICK)
     assert (report.stopped, report.written) == ("ended", 0)
-    assert upgrade.gallery.store.count().stored["f-new"] == 0
+    assert upgrade.gallery.count().stored["f-new"] == 0
 
 
 def test_the_rate_is_kept(upgrade: Upgrade) -> None:
@@ -249,13 +259,45 @@ def test_a_gate_that_fails_along_the_way_pauses(upgrade: Upgrade) -> None:
     assert (report.stopped, asked) == ("paused", [16, 32])
     status = upgrade.status()
     assert (status.phase, status.gate) == ("paused", "FAIL")
-    assert status.reason == "gate: negative flips 0.4000, limit 0.01"
-    upgrade.resume()
-    upgrade.run(encoder(NEW), check=lambda: verdict("FAIL"), settings=QUICK)
+    assert status.reason == "gate: negative flips 0.4000 (0.3000 to 0.5000), limit 0.01"
+    with pytest.raises(GalleryError, match=r"the gate failed .*an override"):
+        upgrade.resume()
+    upgrade.resume(override="the flips are of one shop")
+    assert upgrade.status().gate == "FAIL", "the verdict stays on record"
+    override = upgrade.status().override
+    assert override is not None
+    assert (override["reason"], override["gate"]) == ("the flips are of one shop", "FAIL")
+    upgrade.run(encoder(NEW), check=lambda: verdict("FAIL"), check_every=60, settings=QUICK)
     assert upgrade.status().new == 60
-    with pytest.raises(Exception, match="the gate failed"):
+    with pytest.raises(GalleryError, match="last verdict of the gate is FAIL; expected PASS"):
+        upgrade.finish(force=True)
+    with pytest.raises(GalleryError, match="needs a reason"):
+        upgrade.finish(override=" ")
+    assert upgrade.finish(override="looked at each of them").left == 0
+    said = [line.details.get("override") for line in upgrade.gallery.audit_log()]
+    assert "looked at each of them" in said
+    assert "the flips are of one shop" in said
+
+
+def test_the_gate_is_asked_by_share_of_the_way(upgrade: Upgrade) -> None:
+    asked: list[int] = []
+
+    def check() -> GateResult:
+        asked.append(accounted(upgrade.gallery)[1])
+        return verdict("PASS")
+
+    upgrade.run(encoder(NEW), check=check, settings=Settings(batch=1, growth=1))
+    assert asked == [*range(3, 61, 3), 60]  # 20 looks, and the last word
+
+
+def test_an_inconclusive_gate_does_not_pause_and_does_not_let_finish(upgrade: Upgrade) -> None:
+    report = upgrade.run(encoder(NEW), check=lambda: verdict("INCONCLUSIVE"), settings=QUICK)
+    assert report.stopped == "done"
+    assert upgrade.status().phase == "running"
+    with pytest.raises(GalleryError, match="is INCONCLUSIVE; expected PASS"):
         upgrade.finish()
-    assert upgrade.finish(force=True).left == 0
+    judged_by(upgrade.gallery, verdict("PASS"))
+    assert upgrade.finish().left == 0
 
 
 def test_status_has_the_rate_of_the_work_that_was_done(upgrade: Upgrade) -> None:
@@ -271,17 +313,47 @@ def test_status_has_the_rate_of_the_work_that_was_done(upgrade: Upgrade) -> None
 def test_an_expired_lease_is_taken_over_and_the_late_worker_does_no_harm(
     upgrade: Upgrade,
 ) -> None:
-    store = upgrade.gallery.store
-    late = store.claim(worker="late", limit=10, seconds=0.3)
+    gallery = upgrade.gallery
+    late = gallery.work.claim(worker="late", limit=10, seconds=0.3)
     report = upgrade.run(encoder(NEW), settings=QUICK)
     assert (report.stopped, report.written) == ("done", 60)
     made = vectors([task.item.id for task in late], NEW)
-    assert store.fill(made, revisions=[task.item.revision for task in late]) == 0
+    assert gallery.add_missing_vectors(made, revisions=[task.item.revision for task in late]) == 0
     all_hold(upgrade.gallery, NEW, MODEL)
 
 
+def test_slow_batch_renews_its_lease_and_is_embedded_once(
+    upgrade: Upgrade, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first batch takes longer than its lease, while a second worker looks for work."""
+    seen, renewed, see = list[str](), threading.Semaphore(0), encoder(NEW)
+    work = upgrade.gallery.work
+    renew = work.renew
+
+    def counted(worker: str, *, seconds: float) -> int:
+        count = renew(worker, seconds=seconds)
+        renewed.release()
+        return count
+
+    monkeypatch.setattr(work, "renew", counted)
+
+    def slow(items: Sequence[Item]) -> Embedded:
+        seen.extend(item.id for item in items)
+        for _ in range(2 * RENEWALS):  # two leases
+            assert renewed.acquire(timeout=60)
+        return see(items)
+
+    settings = Settings(batch=60, growth=1, lease=1.5)
+    other = threading.Thread(target=upgrade.run, args=(slow,), kwargs={"settings": settings})
+    other.start()
+    report = upgrade.run(slow, settings=settings)
+    other.join()
+    assert report.new == 60
+    assert sorted(seen) == ids(60)
+
+
 def test_without_waiting_a_worker_leaves_the_rest_to_the_others(upgrade: Upgrade) -> None:
-    upgrade.gallery.store.claim(worker="other", limit=10, seconds=1000)
+    upgrade.gallery.work.claim(worker="other", limit=10, seconds=1000)
     report = upgrade.run(encoder(NEW), settings=Settings(batch=8, wait=False))
     assert (report.stopped, report.written, report.old) == ("idle", 50, 10)
 
@@ -302,14 +374,14 @@ def test_two_worker_processes_share_the_work(tmp_path: Path) -> None:
         assert sum(written) == 300, "each item was written by one of them"
         assert upgrade.status().new == 300
         all_hold(gallery, NEW, {id: picture(id) for id in ids(300)})
-        told = [line for line in gallery.trail() if line.what == "upgrade run"]
+        told = [line for line in gallery.audit_log() if line.what == "upgrade run"]
         assert sum(line.details["written"] for line in told) == 300
 
 
 def test_a_gallery_of_items_without_vectors_of_the_old_space_is_no_trap(tmp_path: Path) -> None:
     """Adds that bring new vectors only are done from the beginning."""
     with make("memory", tmp_path, count=5) as gallery:
-        upgrade = Upgrade.start(gallery, to=NEW, order="margin")
+        upgrade = Upgrade.start(gallery, to=NEW, order="uncertainty", rollback=False)
         gallery.add(vectors(["n1", "n2"], NEW))
         assert accounted(gallery) == (5, 2, 0)
         assert upgrade.run(encoder(NEW), settings=QUICK).written == 5
@@ -336,6 +408,7 @@ def test_searches_from_threads_never_fail_during_a_whole_upgrade(upgrade: Upgrad
     try:
         upgrade.run(encoder(NEW), settings=Settings(batch=2))
         upgrade.finish()
+        upgrade.forget()
     finally:
         stop.set()
         for thread in threads:

@@ -32,6 +32,5 @@ def test_the_small_form_measures_what_it_says(tmp_path: Path) -> None:
     assert {part for part, _ in names} == set(parts)
     values = {row["what"]: float(row["value"]) for row in rows}
     assert 0.9 <= values["recall@10 gallery"] <= 1
-    assert values["recall@10 gallery"] >= values["recall@10 same index, its codes only"] - 0.02
     assert values["one query: gallery / IVF of float32"] > 0
     assert values["at 100% refreshed: to the first right answer s"] < 30

@@ -84,7 +84,7 @@ def run(upgrade: Upgrade, make: Make, **more: Any) -> backfill.ClusterReport:
 def test_every_item_once_in_order_and_never_too_many_at_once(
     ray: FakeRay, upgrade: Upgrade
 ) -> None:
-    wanted = [task.item.id for task in upgrade.gallery.store.claim(worker="w", limit=60, seconds=0)]
+    wanted = [task.item.id for task in upgrade.gallery.work.claim(worker="w", limit=60, seconds=0)]
     seen: list[list[str]] = []
     report = run(upgrade, loading(encoder(NEW), seen))
     assert (report.report.stopped, report.report.written) == ("done", 60)
@@ -114,7 +114,7 @@ def test_a_lost_worker_costs_only_its_batches(ray: FakeRay, upgrade: Upgrade) ->
     assert report.sent_again in (8, 16)
     assert len([id for batch in seen for id in batch]) == 60 + died[0]
     all_hold(upgrade.gallery, NEW, MODEL)
-    (told,) = [line for line in upgrade.gallery.trail() if line.what == "upgrade worker lost"]
+    (told,) = [line for line in upgrade.gallery.audit_log() if line.what == "upgrade worker lost"]
     assert told.details["why"] == "ActorDied: the actor died"
     assert told.details["sent_again"] == report.sent_again
 
@@ -133,7 +133,7 @@ def test_an_item_that_kills_every_worker_is_found_and_given_up(
 
     report = run(small, loading(embed), settings=replace(SETTINGS, batch=batch))
     assert (report.report.written, report.report.given_up) == (59, 1)
-    (failure,) = small.gallery.store.failures(after="", limit=9)
+    (failure,) = small.gallery.work.failures(after="", limit=9)
     assert failure.id == "i0030"
     assert "every worker that embedded it died" in failure.reason
     assert report.lost == len(deaths) >= 4
@@ -207,7 +207,7 @@ def test_errors_of_a_worker_are_those_of_the_local_run(ray: FakeRay, small: Upgr
         raise EncoderError("the device is gone")
 
     def torchless() -> tuple[Space, Embed]:
-        raise MissingDependency("torch", extra="train", wanted_for="the encoder")
+        raise MissingDependency("torch", extra="train", required_for="the encoder")
 
     def bug(items: Sequence[Item]) -> Embedded:
         raise KeyError("a bug")
@@ -247,7 +247,7 @@ def test_failures_are_listed_with_reasons_after_their_retries(
 
     report = run(upgrade, loading(embed)).report
     assert (report.written, report.given_up, report.put_off) == (57, 3, 2)
-    found = {one.id: one.reason for one in upgrade.gallery.store.failures(after="", limit=9)}
+    found = {one.id: one.reason for one in upgrade.gallery.work.failures(after="", limit=9)}
     assert found == {
         "i0005": "i0005: cannot be decoded",
         "i0007": "not an image",
@@ -259,7 +259,7 @@ def test_a_worker_that_sees_no_image_is_refused_if_this_machine_does(
     ray: FakeRay, small: Upgrade
 ) -> None:
     blind = loading(encoder(NEW, missing=ids(60)))
-    with pytest.raises(ClusterError, match=r"can read none of 8 images.*--ship-images"):
+    with pytest.raises(ClusterError, match=r"can read none of 8 images.*`pack`"):
         run(small, blind, seen_here=lambda item: True)
     report = run(small, blind, seen_here=lambda item: False).report  # they are really gone
     assert (report.written, report.given_up) == (0, 60)
@@ -299,7 +299,7 @@ def test_a_rollback_while_batches_are_embedded_writes_nothing_more(
 
     report = run(upgrade, loading(rolling)).report
     assert (report.stopped, report.written) == ("ended", 0)
-    assert upgrade.gallery.store.count().stored["f-new"] == 0
+    assert upgrade.gallery.count().stored["f-new"] == 0
 
 
 def test_the_rate_is_kept_and_slow_searches_are_waited_for(ray: FakeRay, small: Upgrade) -> None:
@@ -323,7 +323,7 @@ def test_batches_of_quick_workers_grow(ray: FakeRay, small: Upgrade) -> None:
 
 def test_what_this_process_held_is_free_after_a_run(ray: FakeRay, small: Upgrade) -> None:
     run(small, loading(encoder(NEW)), limit=8)
-    left = small.gallery.store.claim(worker="other", limit=100, seconds=1)
+    left = small.gallery.work.claim(worker="other", limit=100, seconds=1)
     assert len(left) == 52
 
 

@@ -81,7 +81,7 @@ def test_workers_that_disagree_or_see_nothing_are_refused() -> None:
     with pytest.raises(SpaceMismatch, match="different weights under one name"):
         run(make)
     blind = encoder(NEW, missing=ids(30))
-    with pytest.raises(ClusterError, match="--ship-images"):
+    with pytest.raises(ClusterError, match="`pack`"):
         run(lambda: (NEW, blind), seen_here=lambda item: True, on_failure=lambda id, why: None)
     with pytest.raises(DataError, match="nothing to embed"):
         embed_on_cluster([], lambda: (NEW, blind), workers=Workers("auto"))

@@ -23,7 +23,7 @@ from tests.upgrade.cluster_world import Loader, batches
 from tests.upgrade.ray_cluster import node_settings, started
 from tests.upgrade.world import NEW, OLD, accounted, add, all_hold, ids, make, picture, see
 
-pytestmark = [pytest.mark.slow]
+pytestmark = [pytest.mark.slow, pytest.mark.ray]
 SETTINGS = Settings(batch=8, growth=1, lease=1000, retries=2, back_off=0.02)
 
 
@@ -62,7 +62,7 @@ def check_once(gallery: Gallery, report: ClusterReport, *, count: int = 400) -> 
     assert (report.report.stopped, report.report.written) == ("done", count)
     assert accounted(gallery) == (0, count, 0)
     all_hold(gallery, NEW, {id: picture(id) for id in ids(count)})
-    told = [line.details["written"] for line in gallery.trail() if line.what == "upgrade run"]
+    told = [line.details["written"] for line in gallery.audit_log() if line.what == "upgrade run"]
     assert sum(told) == count
 
 
@@ -86,10 +86,10 @@ def test_a_gallery_on_a_server(cluster: Any, postgres: Postgres, tmp_path: Path)
         assert accounted(first) == (0, 399, 1)
         embedded = [id for lines in batches(tmp_path).values() for line in lines for id in line]
         assert sorted(embedded) == ids(400), "each of them once"
-        told = [line.details["written"] for line in first.trail() if line.what == "upgrade run"]
+        told = [line.details["written"] for line in first.audit_log() if line.what == "upgrade run"]
         assert sum(told) == 399
         good = [id for id in ids(400) if id != "i0007"]
-        found = first.store.vectors(good, space=NEW.fingerprint)
+        found = first.vectors(good, space=NEW.fingerprint)
         assert np.array_equal(found.vectors, see([picture(id) for id in good], NEW))
 
 
@@ -104,8 +104,8 @@ def test_a_node_is_killed_in_the_middle(cluster: Any, gallery: Gallery, tmp_path
     check_once(gallery, report)
     assert (report.workers, report.nodes) == (3, 3)
     assert report.lost >= 1  # more if the place is given to the dead node again
-    assert 8 <= report.sent_again <= 16, "a worker holds two batches at most"
-    told = [line for line in gallery.trail() if line.what == "upgrade worker lost"]
+    assert 8 <= report.sent_again <= 16 * report.lost, "a worker holds two batches at most"
+    told = [line for line in gallery.audit_log() if line.what == "upgrade worker lost"]
     assert sum(line.details["sent_again"] for line in told) == report.sent_again
     worked = [id for lines in batches(tmp_path).values() for line in lines for id in line]
     assert set(worked) == set(ids(400))
@@ -116,12 +116,12 @@ def test_a_worker_is_killed(cluster: Any, gallery: Gallery, tmp_path: Path) -> N
     load = Loader(tmp_path, seconds=0.15, corrupt=("i0007",), missing=("i0011",))
     workers = Workers("auto", count=2)
     running = Running(lambda: run_on_cluster(gallery, load, workers=workers, settings=SETTINGS))
-    running.until(lambda: len(batches(tmp_path)) == 2)
+    running.until(lambda: len(batches(tmp_path)) >= 1)  # a busy machine may start one late
     os.kill(next(iter(batches(tmp_path))), signal.SIGKILL)
     report = running.report()
     assert (report.report.written, report.report.given_up, report.lost) == (398, 2, 1)
     assert accounted(gallery) == (0, 398, 2)
-    assert {one.id: one.reason for one in gallery.store.failures(after="", limit=9)} == {
+    assert {one.id: one.reason for one in gallery.work.failures(after="", limit=9)} == {
         "i0007": "not an image",
         "i0011": "no such file",
     }

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from midspan.gallery import Gallery
-from midspan.upgrade import Record, Upgrade, routing
+from midspan.upgrade import Record, Upgrade
 from tests.upgrade.crash_worker import BOTH, begin
 from tests.upgrade.world import (
     OLD,
@@ -48,15 +48,15 @@ def live_and_die(location: str, *, seed: int, chance: random.Random) -> list[str
 
 def check(gallery: Gallery, known: set[str]) -> None:
     accounted(gallery)
-    items = gallery.store.scan(filter=None, missing=None, after="", limit=10_000)
+    items = gallery.scan(limit=10_000)
     assert known <= {item.id for item in items}, "an acknowledged item is lost"
-    assert gallery.store.count().without == 0
-    assert gallery.store.check() == []
+    assert gallery.count().without == 0
+    assert gallery.check_storage() == []
     record = Record.of(gallery.state)
     serving = gallery.state.live[0] if record is None else record.new
     if record is not None and record.phase == "mapping":
         serving = record.old
-    for hits in routing.search(gallery, vectors(ids(3, first=900), BOTH[serving]), k=30):
+    for hits in gallery.search(vectors(ids(3, first=900), BOTH[serving]), k=30):
         assert len({hit.id for hit in hits}) == len(hits) == 30
 
 
@@ -79,14 +79,15 @@ def test_kill_9_at_any_moment_of_an_upgrade(tmp_path: Path) -> None:
             begin(gallery, "map-gallery")
         elif record.phase == "mapping":
             begin(gallery, record.mode)
-        elif record.phase == "finishing":
-            upgrade.finish()
+        elif record.phase in ("finished", "forgetting"):
+            upgrade.forget()
             begin(gallery, "map-query")
         record = Record.of(gallery.state)
         assert record is not None
         assert upgrade.run(encoder(BOTH[record.new]), settings=QUICK).stopped == "done"
         upgrade.finish()
-        items = gallery.store.scan(filter=None, missing=None, after="", limit=10_000)
+        upgrade.forget()
+        items = gallery.scan(limit=10_000)
         model = {item.id: picture(item.id) for item in items}
         all_hold(gallery, BOTH[record.new], model)
         assert known <= model.keys()

@@ -33,15 +33,17 @@ def test_nothing_changed_passes() -> None:
     same = cloud(1.0, seed=0, space="old")
     result = gate(before=same, after=same)
     assert result.verdict == "PASS"
-    assert values(result) == {"negative flips": 0.0, "retention": 1.0}
+    assert values(result) == {"retention": 1.0}
+    assert result.flips is not None
+    assert (result.flips.negative, result.flips.positive) == (0.0, 0.0)
     assert result.worst == ()
 
 
 def test_a_better_encoder_passes_and_a_worse_one_fails() -> None:
     old = cloud(1.2, seed=0, space="old")
     better, worse = cloud(0.4, seed=1, space="new"), cloud(3.0, seed=1, space="new")
-    assert gate(before=old, after=better, max_negative_flips=0.05).verdict == "PASS"
-    result = gate(before=old, after=worse)
+    assert gate(before=old, after=better).verdict == "PASS"
+    result = gate(before=old, after=worse, max_negative_flips=0.01)
     assert result.verdict == "FAIL"
     assert {check.verdict for check in result.checks} == {"FAIL"}
     assert len(result.worst) == 10
@@ -72,17 +74,20 @@ def test_labelled_values_equal_plain_loops() -> None:
     after, quality = per_query(new, mapped)
     _, best = per_query(new, new)
     flips = sum(b and not a for b, a in zip(before, after, strict=True)) / len(before)
-    assert values(result)["negative flips"] == pytest.approx(flips)
+    assert result.flips is not None
+    assert result.flips.negative == pytest.approx(flips)
     assert values(result)["retention"] == pytest.approx(sum(quality) / sum(best), abs=1e-6)
 
 
-def test_without_labels_the_reference_ranking_is_the_truth() -> None:
+def test_without_labels_the_new_encoder_does_not_fail_by_construction() -> None:
+    """All items refreshed: the encoders disagree, and what they agree on is found."""
     old = cloud(1.0, seed=0, space="old", labels=False)
     new = cloud(1.0, seed=1, space="new", labels=False)
-    same = gate(before=old, after=new, query=new, truth=new)
-    assert not same.labelled
-    assert same.metric == "overlap@10"
-    assert values(same) == {"negative flips": 0.0, "retention": 1.0}
+    whole = gate(before=old, after=new)
+    assert (whole.verdict, whole.metric, whole.labelled) == ("PASS", "agreed@10", False)
+    assert values(whole)["retention"] == 1.0
+    assert 0.1 < values(whole)["agreement"] < 0.9
+    assert "cannot tell whether the new encoder is better" in " ".join(whole.notes)
     noisy = gate(
         before=old, after=cloud(3.0, seed=2, space="new", labels=False), query=new, truth=new
     )
@@ -90,19 +95,33 @@ def test_without_labels_the_reference_ranking_is_the_truth() -> None:
     assert values(noisy)["retention"] < 0.6
 
 
-def test_label_free_overlap_equals_sets() -> None:
+def test_without_labels_an_encoder_that_sees_nothing_fails() -> None:
+    old = cloud(1.0, seed=0, space="old", labels=False)
+    noise = np.random.default_rng(9).normal(size=old.vectors.shape).astype(np.float32)
+    broken = Embeddings(ids=old.ids, vectors=noise, space=Space("new", DIM))
+    result = gate(before=old, after=broken)
+    assert result.verdict == "FAIL"
+    assert [check.name for check in result.checks if check.verdict == "FAIL"] == ["agreement"]
+
+
+def test_label_free_values_equal_sets() -> None:
     old = cloud(1.0, seed=0, space="old", labels=False)
     new = cloud(1.2, seed=3, space="new", labels=False)
-    result = gate(before=old, after=new, k=5)
+    mixed = cloud(1.6, seed=4, space="new", labels=False)
+    result = gate(before=old, after=mixed, query=new, truth=new, k=5)
 
-    def top(e: Embeddings) -> list[set[int]]:
-        unit = e.vectors / np.linalg.norm(e.vectors, axis=1, keepdims=True)
-        scores = unit @ unit.T
+    def top(query: Embeddings, gallery: Embeddings) -> list[set[int]]:
+        q = query.vectors / np.linalg.norm(query.vectors, axis=1, keepdims=True)
+        g = gallery.vectors / np.linalg.norm(gallery.vectors, axis=1, keepdims=True)
+        scores = q @ g.T
         np.fill_diagonal(scores, -np.inf)
         return [set(np.argsort(-row)[:5].tolist()) for row in scores]
 
-    shares = [len(a & b) / 5 for a, b in zip(top(old), top(new), strict=True)]
-    assert values(result)["retention"] == pytest.approx(float(np.mean(shares)))
+    both = [a & b for a, b in zip(top(old, old), top(new, new), strict=True)]
+    served = top(new, mixed)
+    kept = [len(s & r) / len(r) for s, r in zip(served, both, strict=True) if r]
+    assert values(result)["retention"] == pytest.approx(float(np.mean(kept)))
+    assert values(result)["agreement"] == pytest.approx(np.mean([len(r) / 5 for r in both]))
 
 
 def test_uncertainty_is_a_warning() -> None:
@@ -112,9 +131,15 @@ def test_uncertainty_is_a_warning() -> None:
     assert flips.low <= flips.value <= flips.high
     between = (kept.low + kept.value) / 2
     result = gate(before=old, after=new, max_negative_flips=1.0, min_retention=between)
-    assert result.verdict == "WARN"
+    assert result.verdict == "INCONCLUSIVE"
     beyond = gate(before=old, after=new, max_negative_flips=1.0, min_retention=kept.high + 0.01)
     assert beyond.verdict == "FAIL"
+
+
+def test_classes_are_groups_where_that_is_asked_for() -> None:
+    old, new = cloud(0.8, seed=0, space="old"), cloud(0.7, seed=1, space="new")
+    assert gate(before=old, after=new).groups == {}
+    assert len(gate(before=old, after=new, group_column="labels").groups) == CLASSES
 
 
 def test_a_group_that_gets_worse_is_seen_behind_a_good_mean() -> None:
@@ -131,7 +156,8 @@ def test_a_group_that_gets_worse_is_seen_behind_a_good_mean() -> None:
         min_retention=0.5,
         group_column="group",
     )
-    assert result.verdict == "WARN"
+    assert result.verdict == "FAIL"
+    assert "FAIL" not in {check.verdict for check in result.checks}
     assert {check.verdict for check in result.groups["many"]} == {"PASS"}
     assert "FAIL" in {check.verdict for check in result.groups["few"]}
 

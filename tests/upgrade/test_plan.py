@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from midspan.errors import SpaceMismatch
+from midspan.errors import DataError, SpaceMismatch
 from midspan.evaluation import backfill_curve
 from midspan.gallery import Item
-from midspan.upgrade import Embedded, Upgrade, gate
+from midspan.upgrade import Embedded, Mode, Upgrade, gate
 from tests.upgrade.world import (
     NEW,
     OLD,
@@ -28,11 +28,11 @@ from tests.upgrade.world import (
 
 def test_nothing_is_written(tmp_path: Path) -> None:
     with make("sqlite", tmp_path) as gallery:
-        before, sequence = gallery.state, gallery.store.sequence()
+        before, sequence = gallery.state, gallery.sequence()
         Upgrade.plan(gallery, to=vectors(ids(60), NEW), embed=encoder(NEW))
         with pytest.raises(SpaceMismatch):
             Upgrade.plan(gallery, to=STRANGER)
-        assert (gallery.state, gallery.store.sequence()) == (before, sequence)
+        assert (gallery.state, gallery.sequence()) == (before, sequence)
 
 
 def test_time_is_measured_on_the_gallery_s_own_items(tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_time_is_measured_on_the_gallery_s_own_items(tmp_path: Path) -> None:
 
     with make("memory", tmp_path) as gallery:
         started = time.monotonic()
-        plan = Upgrade.plan(gallery, to=NEW, embed=slow)
+        plan = Upgrade.plan(gallery, to=NEW, embed=slow, sample_size=0)
         most = (time.monotonic() - started) / 50  # 52 are timed, after a warm-up of 8
     assert asked == ids(60)
     assert plan.seconds_per_item is not None
@@ -56,11 +56,12 @@ def test_time_is_measured_on_the_gallery_s_own_items(tmp_path: Path) -> None:
     assert any("no gate evidence" in note for note in plan.notes)
 
 
-def test_a_time_is_not_made_up_from_items_that_cannot_be_embedded(tmp_path: Path) -> None:
-    with make("memory", tmp_path) as gallery:
-        plan = Upgrade.plan(gallery, to=NEW, embed=encoder(NEW, corrupt=ids(60)))
-    assert (plan.seconds_per_item, plan.seconds) == (None, None)
-    assert any("52 of 52 items could not be embedded" in note for note in plan.notes)
+def test_a_plan_whose_items_cannot_be_embedded_says_so_at_once(tmp_path: Path) -> None:
+    with (
+        make("memory", tmp_path) as gallery,
+        pytest.raises(DataError, match="none of the first 4 items can be embedded"),
+    ):
+        Upgrade.plan(gallery, to=NEW, embed=encoder(NEW, corrupt=ids(60)))
 
 
 def test_without_labels_the_new_ranking_is_the_measure(tmp_path: Path) -> None:
@@ -68,7 +69,7 @@ def test_without_labels_the_new_ranking_is_the_measure(tmp_path: Path) -> None:
         type(e)(e.ids, e.vectors, e.space) for e in (vectors(ids(60), s) for s in (OLD, NEW))
     )
     with make("memory", tmp_path) as gallery:
-        gallery.annotate({id: {} for id in ids(60)})
+        gallery.set_payload({id: {} for id in ids(60)})
         plan = Upgrade.plan(gallery, to=new)
     wanted = gate(before=old, after=old, query=new, truth=new)
     assert plan.gate is not None
@@ -105,17 +106,24 @@ def test_labels_come_from_the_payload_if_the_sample_has_none(tmp_path: Path) -> 
     assert plan.sample == 60
 
 
-@pytest.mark.parametrize(("mode", "searches", "sets"), [("map-query", 2, 1), ("map-gallery", 1, 2)])
-def test_bridged_plans(tmp_path: Path, mode: str, searches: int, sets: int) -> None:
+@pytest.mark.parametrize(
+    ("mode", "searches", "encoders", "sets"),
+    [("map-query", 2, 1, 1), ("map-gallery", 1, 1, 2), ("both", 2, 2, 1)],
+)
+def test_plans_of_spaces_that_are_not_compatible(
+    tmp_path: Path, mode: Mode, searches: int, encoders: int, sets: int
+) -> None:
     new, folder = settings_for(mode, tmp_path)
     with make("memory", tmp_path) as gallery:
         to = vectors(ids(60), new)
-        plan = Upgrade.plan(gallery, to=to, mode=mode, bridge=folder, calibrate=False)  # type: ignore[arg-type]
-        tried = Upgrade.plan(gallery, to=to, mode=mode, bridge=folder)  # type: ignore[arg-type]
-    assert plan.mixing is None
-    assert plan.searches_per_query == searches
-    assert tried.mixing is not None
-    assert tried.searches_per_query == (2 if tried.mixing["chosen"] == "odds" else searches)
+        plan = Upgrade.plan(gallery, to=to, mode=mode, bridge=folder)
+        assert plan.standardised
+        assert plan.searches_per_query == 2
+        assert plan.encoders_per_query == encoders
+        if mode != "both":
+            plain = Upgrade.plan(gallery, to=to, mode=mode, bridge=folder, sample_size=0)
+            assert not plain.standardised
+            assert plain.searches_per_query == searches
     assert plan.disk_bytes == sets * 60 * (16 * 4 + 48)
     assert plan.gate is not None
     assert plan.curve is not None

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from midspan.gallery import Gallery
-from midspan.upgrade import Latency, Upgrade, probe
-from midspan.upgrade.probe import Probe
+from midspan.upgrade import Latency, Upgrade, throttle
+from midspan.upgrade.throttle import Probe, watch_searches
 from tests.upgrade.world import NEW, OLD, QUICK, encoder, ids, make
 
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe, "EVERY", 0.002)
+    monkeypatch.setattr(throttle, "EVERY", 0.002)
 
 
 def wait_for(watch: Probe, searches: int) -> None:
@@ -37,7 +37,8 @@ def test_times_are_those_of_searches(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(Gallery, "more_like", slow)
     with make("sqlite", tmp_path) as gallery:
-        with Probe(gallery) as watch:
+        watch = Probe(gallery)
+        with watch.running():
             assert watch.p99() is None or watch.p99() >= 0.02  # type: ignore[operator]
             wait_for(watch, 5)
         p99 = watch.p99()
@@ -47,17 +48,17 @@ def test_times_are_those_of_searches(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_deleted_items_and_an_empty_gallery_are_no_trouble(tmp_path: Path) -> None:
-    with make("sqlite", tmp_path, count=0) as gallery, Probe(gallery) as watch:
+    with make("sqlite", tmp_path, count=0) as gallery, (watch := Probe(gallery)).running():
         time.sleep(0.02)
         assert watch.p99() is None
     (tmp_path / "other").mkdir()
-    with make("sqlite", tmp_path / "other") as gallery, Probe(gallery) as watch:
+    with make("sqlite", tmp_path / "other") as gallery, (watch := Probe(gallery)).running():
         gallery.delete(ids(30))
         wait_for(watch, 5)
 
 
 def test_slow_searches_slow_the_backfill_down(tmp_path: Path) -> None:
-    with make("sqlite", tmp_path) as gallery, Probe(gallery) as watch:
+    with make("sqlite", tmp_path) as gallery, (watch := Probe(gallery)).running():
         wait_for(watch, 3)
         upgrade = Upgrade.start(gallery, to=NEW, order="random")
         assert gallery.state.live == (NEW.fingerprint, OLD.fingerprint)
@@ -69,3 +70,25 @@ def test_slow_searches_slow_the_backfill_down(tmp_path: Path) -> None:
         assert (report.stopped, report.new) == ("done", 60)
         # Five batches rest 10, 20, 40, 80 and 160 ms; with a high ceiling none does.
         assert slow > 0.3
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+def test_a_gallery_whose_searchers_say_nothing_is_probed(tmp_path: Path, kind: str) -> None:
+    """As on a server: nobody writes the latency of searches where a backfill could read it."""
+    with make(kind, tmp_path) as gallery, watch_searches(gallery, watch=0.1) as latency:
+        if kind == "sqlite":
+            assert latency is None, "nobody searches, so nobody is in the way"
+            return
+        assert latency is not None
+        now = latency.p99()
+        assert now is not None
+        assert latency.ceiling > 0
+        upgrade = Upgrade.start(gallery, to=NEW, order="random")
+        strict = Latency(latency.p99, ceiling=1e-9)
+        slow = upgrade.run(encoder(NEW), latency=strict, settings=QUICK, limit=40).seconds
+        assert slow > 0.3
+
+
+def test_an_empty_gallery_is_not_probed(tmp_path: Path) -> None:
+    with make("memory", tmp_path, count=0) as gallery, watch_searches(gallery) as latency:
+        assert latency is None

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from midspan.errors import FormatError, GalleryError, StateChanged
-from midspan.gallery import Entry, State
-from midspan.upgrade.record import CHANGES, Record, change, open_record
+from midspan.gallery import AuditEvent, State
+from midspan.gallery.records import Record
 from midspan.upgrade.status import work_rate
+from midspan.upgrade.steps import CHANGES, change, open_record
 from tests.upgrade.world import make
 
-RECORD = Record(mode="direct", old="a", new="b", phase="running", started=1.5, order="margin")
+RECORD = Record(mode="direct", old="a", new="b", phase="running", started=1.5, order="newest")
 
 
 def state(upgrade: object) -> State:
@@ -41,13 +42,13 @@ def test_missing_names_are_refused() -> None:
 
 def test_a_change_looks_again_when_somebody_was_faster(tmp_path: Path) -> None:
     with make("memory", tmp_path, count=2) as gallery:
-        other = Entry(who="other", what="interferes")
+        other = AuditEvent(who="other", what="interferes")
         seen = []
 
         def step(before: State) -> State:
             seen.append(before.version)
             if len(seen) < 3:  # in between the other one writes
-                gallery.store.change(gallery.state, entry=other)
+                gallery.change(gallery.state, event=other)
             return dataclasses.replace(before, upgrade=RECORD.to_json())
 
         change(gallery, step, what="test")
@@ -55,7 +56,7 @@ def test_a_change_looks_again_when_somebody_was_faster(tmp_path: Path) -> None:
         assert open_record(gallery) == RECORD
 
         def never(before: State) -> State:
-            gallery.store.change(gallery.state, entry=other)
+            gallery.change(gallery.state, event=other)
             return before
 
         with pytest.raises(StateChanged, match=f"{CHANGES} times"):
@@ -68,11 +69,11 @@ def test_without_an_upgrade_there_is_no_record(tmp_path: Path) -> None:
 
 
 def test_the_rate_is_the_sum_over_workers_that_told_lately() -> None:
-    def line(worker: str, written: int, *, ago: float) -> Entry:
+    def line(worker: str, written: int, *, ago: float) -> AuditEvent:
         details = {"worker": worker, "written": written, "seconds": 10.0}
-        return Entry(who="w", what="upgrade run", details=details, when=1000.0 - ago)
+        return AuditEvent(who="w", what="upgrade run", details=details, when=1000.0 - ago)
 
     trail = [line("a", 50, ago=1), line("b", 20, ago=5), line("a", 500, ago=11)]
     assert work_rate(trail, now=1000.0) == pytest.approx(7.0)
     assert work_rate([line("a", 50, ago=300)], now=1000.0) is None
-    assert work_rate([Entry(who="w", what="add", when=1000.0)], now=1000.0) is None
+    assert work_rate([AuditEvent(who="w", what="add", when=1000.0)], now=1000.0) is None

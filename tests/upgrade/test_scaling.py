@@ -8,11 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks import buckets, same_result, scaling
+from benchmarks import same_result, scaling
 from benchmarks.upgrade_world import NEW, OLD, World
 
-from midspan.gallery import Hit
-from midspan.upgrade import routing
+from midspan.gallery import Gallery, Hit
 
 SIZES = (10_000, 100_000, 1_000_000)
 
@@ -70,22 +69,13 @@ def test_every_moment_agrees_with_numpy(run: same_result.Run) -> None:
 
 
 def test_another_answer_is_seen(run: same_result.Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: Callable[..., list[list[Hit]]] = routing.search
+    asked: Callable[..., list[list[Hit]]] = Gallery.search
 
     def late(*arguments: object, **settings: object) -> list[list[Hit]]:
         """As an engine would that loses the best item."""
         settings["k"] = same_result.K + 1
         return [hits[1:] for hits in asked(*arguments, **settings)]
 
-    monkeypatch.setattr(routing, "search", late)
+    monkeypatch.setattr(Gallery, "search", late)
     run.whole(f"memory:{uuid.uuid4().hex}")
     assert all(row["exact_same"] == 0 for row in run.rows)
-
-
-def test_places_and_pairs_that_an_order_loses() -> None:
-    exact = np.array([4.0, 3.0, 2.0, 1.0])
-    assert buckets.displaced(exact, exact) == 0
-    assert buckets.inverted(exact, exact, pairs=1000) == 0
-    turned = np.array([1.0, 2.0, 3.0, 4.0])
-    assert buckets.displaced(exact, turned) == (3 + 1 + 1 + 3) / 4 / 4
-    assert buckets.inverted(exact, turned, pairs=1000) == 1

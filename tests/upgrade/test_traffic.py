@@ -32,7 +32,7 @@ def search(gallery: Gallery, stop: threading.Event) -> int:
             found = [hit.id for hit in hits]
             assert len(found) == len(set(found)), "an item twice in one result"
             assert set(FIXED) <= set(found), "an item vanished"
-            scores = [hit.score for hit in hits]
+            scores = [hit.rank_score for hit in hits]
             assert scores == sorted(scores, reverse=True)
             count += 1
     return count
@@ -41,7 +41,7 @@ def search(gallery: Gallery, stop: threading.Event) -> int:
 def change_over(gallery: Gallery) -> None:
     """Half of the way, back, and then to the end; the counts add up at each step."""
     sample = vectors(FIXED[:40], NEW)
-    upgrade = Upgrade.start(gallery, to=sample, order="random", calibrate=True)
+    upgrade = Upgrade.start(gallery, to=sample, order="random")
     for _ in range(3):
         upgrade.run(encoder(NEW), limit=20, max_rate=80, settings=QUICK)
         accounted(gallery)
@@ -62,6 +62,7 @@ def change_over(gallery: Gallery) -> None:
     while gallery.state.upgrade is not None and time.time() < deadline:
         with contextlib.suppress(GalleryError):  # an item came with an old vector only
             upgrade.finish()
+            upgrade.forget()
         if gallery.state.target is not None:
             upgrade.run(encoder(NEW), settings=QUICK)
     assert gallery.state.upgrade is None

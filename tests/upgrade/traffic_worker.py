@@ -35,7 +35,7 @@ def live(gallery: Gallery, name: str, go_on: Callable[[], bool]) -> tuple[int, M
         else:
             write(gallery, some, version=rounds)
             model |= {id: picture(id, rounds) for id in some}
-        there = {item.id: item.uri for item in gallery.store.get(ids)}
+        there = {item.id: item.uri for item in gallery.get_many(ids)}
         assert there == model, "what was acknowledged is not there"
         if rounds % 3 == 0:
             look(gallery, name, model)

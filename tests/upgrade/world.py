@@ -117,16 +117,21 @@ def bridge(folder: Path, source: Space, target: Space) -> Path:
 
 def settings_for(mode: str, folder: Path) -> tuple[Space, Path | None]:
     """(new space, bridge) of a mode."""
-    if mode == "direct":
-        return NEW, None
+    if mode in ("direct", "both"):
+        return (NEW if mode == "direct" else WIDE), None
     if mode == "map-query":
         return WIDE, bridge(folder, WIDE, OLD)
     return WIDE, bridge(folder, OLD, WIDE)
 
 
+def asked_in(mode: str, names: list[str], new: Space) -> Embeddings | list[Embeddings]:
+    """Queries as this mode takes them."""
+    return [vectors(names, OLD), vectors(names, new)] if mode == "both" else vectors(names, new)
+
+
 def accounted(gallery: Gallery) -> tuple[int, int, int]:
     """(old, new, failed), which are all items, always."""
-    counts = gallery.store.count()
+    counts = gallery.count()
     assert counts.pending + counts.done + counts.failed == counts.items
     assert sum(counts.live.values()) + counts.without == counts.items
     return counts.pending, counts.done, counts.failed
@@ -138,8 +143,8 @@ def answers(gallery: Gallery, query: Embeddings, k: int = 10) -> list[list[tuple
 
 def all_hold(gallery: Gallery, space: Space, model: dict[str, str]) -> None:
     """The gallery has exactly the model's items, each with the vector of its own picture."""
-    items = gallery.store.scan(filter=None, missing=None, after="", limit=10_000)
+    items = gallery.scan(limit=10_000)
     assert {item.id: item.uri for item in items} == model
-    found = gallery.store.vectors(sorted(model), space=space.fingerprint)
+    found = gallery.vectors(sorted(model), space=space.fingerprint)
     assert found.ids.tolist() == sorted(model)
     assert np.array_equal(found.vectors, see([model[id] for id in sorted(model)], space))

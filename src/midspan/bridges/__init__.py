@@ -49,6 +49,7 @@ _LAZY = {
     "compare_bridges": "midspan.bridges.compare",
     "export_onnx": "midspan.bridges.onnx_export",
     "fit_auto": "midspan.bridges.select",
+    "fit_bridge": "midspan.bridges.fit",
     "keep_false_accept_rate": "midspan.bridges.calibration",
     "load_bridge": "midspan.bridges.files",
     "rejection_curve": "midspan.bridges.rejection",
@@ -77,6 +78,7 @@ __all__ = [
     "compare_bridges",
     "export_onnx",
     "fit_auto",
+    "fit_bridge",
     "keep_false_accept_rate",
     "load_bridge",
     "rejection_curve",
@@ -92,6 +94,7 @@ if TYPE_CHECKING:
     from midspan.bridges.ensemble import GalleryEnsemble
     from midspan.bridges.fct import FCT
     from midspan.bridges.files import load_bridge
+    from midspan.bridges.fit import fit_bridge
     from midspan.bridges.kernel import Kernel
     from midspan.bridges.lambda_orthogonal import LambdaOrthogonal
     from midspan.bridges.local import Local

@@ -5,21 +5,23 @@ from __future__ import annotations
 import inspect
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from midspan.errors import RunError, SpaceMismatch, VectorError
-from midspan.spaces import Column, Embeddings, FloatArray, IntArray, Space
+from midspan.labels import ClassNames
+from midspan.spaces import Embeddings, FloatArray, IntArray, Space
 
 if TYPE_CHECKING:
     from midspan.bridges.onnx_export import Graph
 
 Float64 = npt.NDArray[np.float64]
+Known = TypeVar("Known")
 
 TINY = 1e-12  # below any norm of a real vector; keeps 0/0 away
 BLOCK = 8192  # rows mapped at a time, so that a large gallery costs little memory
@@ -52,6 +54,7 @@ class Pairs:
 
     source: Embeddings
     target: Embeddings
+    _known: dict[Any, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @classmethod
     def of(cls, source: Embeddings, target: Embeddings) -> Pairs:
@@ -74,8 +77,21 @@ class Pairs:
         return prepared(self.target.vectors[rows], self.target.space)
 
     @property
-    def labels(self) -> Column | None:
-        return self.target.labels if self.source.labels is None else self.source.labels
+    def labels(self) -> IntArray | None:
+        """(N,) the class of each pair as a number of this fit; None if neither side has labels."""
+        sides = [side for side in (self.source, self.target) if side.labels is not None]
+        if not sides:
+            return None
+        named = min(sides, key=lambda side: side.numbered)  # names are better than old numbers
+        assert named.labels is not None
+        return ClassNames.of(named.labels).encode(named.labels)
+
+    def shared(self, key: Any, make: Callable[[], Known]) -> Known:
+        """What several bridges need of these very pairs, made by the first of them."""
+        if key not in self._known:
+            self._known[key] = make()
+        value: Known = self._known[key]
+        return value
 
     def part(self, rows: IntArray) -> Pairs:
         return Pairs(self.source[rows], self.target[rows])
@@ -116,18 +132,27 @@ class Bridge(ABC):
 
     def fit(self, source: Embeddings, target: Embeddings) -> Self:
         """Learn the map from the items that both sets hold; pairs are found by id."""
-        pairs = Pairs.of(source, target)
-        needed = self.pairs_needed(source.space.dim, target.space.dim)
+        return self.fit_pairs(Pairs.of(source, target))
+
+    def fit_pairs(self, pairs: Pairs) -> Self:
+        """As `fit`; bridges that are fitted on the same `Pairs` share what they have in common."""
+        source, target = pairs.source.space, pairs.target.space
+        needed = self.pairs_needed(source.dim, target.dim)
         if len(pairs) < needed:
             raise VectorError(
-                f"{len(pairs)} pairs for a map from {source.space.dim} to {target.space.dim} dims; "
+                f"{len(pairs)} pairs for a map from {source.dim} to {target.dim} dims; "
                 f"{self.name} with these settings needs at least {needed}: embed "
                 f"{needed - len(pairs)} more items with both encoders{self._instead()}"
             )
-        self._source, self._target = source.space, target.space
+        self._source, self._target = source, target
         self.n_pairs_ = len(pairs)
-        self._fit(pairs)
+        key = (type(self), repr(self.settings()))
+        vars(self).update(pairs.shared(key, lambda: self._learnt(pairs)))
         return self
+
+    def _learnt(self, pairs: Pairs) -> Mapping[str, Any]:
+        self._fit(pairs)
+        return self.fitted()
 
     def _instead(self) -> str:
         """What else could be done with too few pairs; ends the error message."""
@@ -152,9 +177,7 @@ class Bridge(ABC):
         for start in range(0, len(embeddings), BLOCK):
             rows = slice(start, start + BLOCK)
             mapped[rows] = self._apply_rows(embeddings, rows)
-        return Embeddings(
-            ids=embeddings.ids, vectors=mapped, space=self.target, columns=embeddings.columns
-        )
+        return replace(embeddings, vectors=mapped, space=self.target)
 
     def _apply_rows(self, embeddings: Embeddings, rows: slice) -> FloatArray:
         return self.apply(embeddings.vectors[rows])

@@ -45,7 +45,7 @@ class Blend(Bridge):
         return [build(BRIDGES, _section(member), what="bridge") for member in self.members]
 
     def _fit(self, pairs: Pairs) -> None:
-        self.members_ = [member.fit(pairs.source, pairs.target) for member in self._built()]
+        self.members_ = [member.fit_pairs(pairs) for member in self._built()]
 
     def _map(self, rows: FloatArray) -> FloatArray:
         mapped = [member._map(rows) for member in self.members_]

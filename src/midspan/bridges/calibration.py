@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from midspan.bridges.base import Bridge, Float64, Pairs, unit
 from midspan.bridges.retrieval import scores
+from midspan.deprecation import warn_renamed
 from midspan.errors import EvaluationError, FormatError, RunError
 from midspan.spaces import Embeddings
 
@@ -165,9 +166,15 @@ class Threshold:
 
     value: float
     false_accept_rate: float  # measured, on the impostor scores that were given
-    wanted_rate: float  # today's
+    target_rate: float  # today's
     false_accepts: int
     impostors: int
+
+    @property
+    def wanted_rate(self) -> float:
+        """The old name of `target_rate`."""
+        warn_renamed("Threshold.wanted_rate", "target_rate")
+        return self.target_rate
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), sort_keys=True)

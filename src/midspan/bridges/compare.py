@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from midspan import progress as progress_bar
 from midspan.bridges import BRIDGES
 from midspan.bridges.base import Bridge, Float64, Pairs, unit
+from midspan.bridges.race import race
 from midspan.bridges.retrieval import average_precisions, reciprocal_ranks
 from midspan.config import build
-from midspan.errors import EvaluationError, VectorError
+from midspan.errors import EvaluationError
 from midspan.spaces import Column, Embeddings, FloatArray, IntArray, Metric
 
 Candidate = str | Mapping[str, Any]  # a name from BRIDGES, or its section of a run file
@@ -24,6 +24,7 @@ SOLVED: tuple[Candidate, ...] = ("procrustes", "ridge", "low_rank", "local", "ke
 
 NAN = float("nan")
 HELD_OUT = 2000  # pairs that judge
+FEWEST_FOLDS = 2  # with fewer than two classes for each of them, pairs are held out instead
 MOST_PAIRS = 20_000  # pairs that take part at all; more change the order little, and take long
 
 
@@ -33,21 +34,29 @@ class Row:
 
     name: str
     score: float  # new queries on the mapped gallery
-    retention: float  # score / score on the true new gallery
+    retention: float  # score / score on the true new gallery, at `measured_at` items
     low: float  # 95 % bootstrap interval of the retention
     high: float
+    estimate: float  # of the retention at `gallery_size` items
+    estimate_low: float
+    estimate_high: float
     seconds: float  # of one fit
     note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
+    """How much of the true new vectors' retrieval each bridge keeps, on held-out pairs."""
+
     metric: str  # "mAP by class" or "MRR of the own item"
     true_score: float  # new queries on the true new gallery
     rows: tuple[Row, ...]  # "none" first
     pairs: int
     held_out: int
+    held_out_by: str  # "classes" or "pairs"
     folds: int
+    measured_at: int  # items of a fold, mean
+    gallery_size: int  # items that the estimates are for
 
     def row(self, name: str) -> Row:
         for row in self.rows:
@@ -65,6 +74,7 @@ def compare_bridges(
     *,
     candidates: Sequence[Candidate] = SOLVED,
     folds: int = 5,
+    gallery_size: int | None = None,
     draws: int = 1000,
     seed: int = 0,
     progress: bool = False,
@@ -74,31 +84,36 @@ def compare_bridges(
     With labels whole classes are held out, and other items of the class are wanted (mAP, the
     query's own item left out); without labels each query wants its own item (MRR, which is 1 on
     the true gallery). The interval resamples classes, or queries. Of more than 20,000 pairs a
-    random part is used. Each fold is a small gallery, and small galleries are easy: the order of
-    the bridges carries over to a large one, the retention is an upper estimate.
+    random part is used.
+
+    Each fold is a small gallery, and small galleries are easy. So `estimate` carries the retention
+    over to `gallery_size` items (default: as many as there are pairs), with as many relevant items
+    for a query and more of the others: a wrong item above a right one in a fold of n others counts
+    as N / n of them. That is exact in expectation for further items of the same kind, but a right
+    item that no wrong one has beaten yet stays unbeaten: the estimate is still somewhat high.
     """
+    if gallery_size is not None and gallery_size < 1:
+        raise EvaluationError(f"gallery_size = {gallery_size}; expected 1 or more")
     pairs = Pairs.of(source, target)
+    size = gallery_size or len(pairs)
     trial = Trial(pairs, folds=folds, seed=seed)
-    true = trial.true_values
-    samples = list(trial.resampled(draws, seed))
-    rows = [_row("none", trial.no_bridge(), true, samples=samples, seconds=0.0)]
-    label = "compare bridges"
-    with progress_bar.bar(label, total=len(candidates), unit="bridges", show=progress) as done:
-        for candidate in candidates:
-            name = title(candidate)
-            try:
-                values, seconds = trial.values(candidate)
-                rows.append(_row(name, values, true, samples=samples, seconds=seconds))
-            except VectorError as error:
-                rows.append(Row(name, NAN, NAN, NAN, NAN, NAN, note=str(error)))
-            done(1)
+    judge = Judge(trial, samples=list(trial.resampled(draws, seed)), size=size)
+    rows = [judge.row("none", trial.no_bridge(), seconds=0.0)]
+    for one in race(trial, candidates, label="compare bridges", drop=False, progress=progress):
+        if one.note:
+            rows.append(Row(one.name, *(NAN,) * 8, note=one.note))
+        else:
+            rows.append(judge.row(one.name, one.mapped, seconds=one.seconds))
     return Comparison(
         metric=trial.metric_name,
-        true_score=float(np.nanmean(true)),
+        true_score=float(np.nanmean(trial.true_values)),
         rows=tuple(rows),
         pairs=len(trial.pairs),
         held_out=len(trial.rows),
+        held_out_by="pairs" if trial.labels is None else "classes",
         folds=len(trial.parts),
+        measured_at=round(len(trial.rows) / len(trial.parts)),
+        gallery_size=size,
     )
 
 
@@ -121,14 +136,17 @@ class Trial:
     def __init__(self, pairs: Pairs, *, folds: int, seed: int) -> None:
         if folds < 2:
             raise EvaluationError(f"{folds} folds leave nothing to fit on; use 2 or more")
+        if len(pairs) < folds:
+            raise EvaluationError(f"{len(pairs)} pairs for {folds} folds; give more pairs")
         rng = np.random.default_rng(seed)
         if len(pairs) > MOST_PAIRS:
             pairs = pairs.part(np.sort(rng.choice(len(pairs), MOST_PAIRS, replace=False)))
         self.pairs = pairs
         labels = pairs.labels
         groups: Column = np.arange(len(pairs))
-        if labels is not None and len(np.unique(labels)) >= 2 * folds:
+        if labels is not None and (classes := len(np.unique(labels))) >= 2 * FEWEST_FOLDS:
             groups = np.unique(labels, return_inverse=True)[1]
+            folds = min(folds, classes // 2)  # a fold of one class has nothing to confuse
         else:
             labels = None
         self.rows, self.parts = _folds(groups, folds, rng)
@@ -137,48 +155,92 @@ class Trial:
         space = pairs.target.space
         vectors = pairs.target.vectors[self.rows]
         self.metric: Metric = space.metric
+        self._fits: dict[int, Pairs] = {}
         self.queries: FloatArray = unit(vectors) if space.metric == "cosine" else vectors
-        self.true_values = self._judge(self.queries)
+        self.true_values = self.judge(self.queries)
 
     @property
     def metric_name(self) -> str:
         return "MRR of the own item" if self.labels is None else "mAP by class"
 
-    def _judge(self, gallery: FloatArray) -> Float64:
+    def _times(self, size: int) -> Float64:
+        """(H,) so many times the other items of its fold, a query would meet in such a gallery."""
+        times = np.ones(len(self.rows))
+        for part in self.parts:
+            same = np.ones(len(part))
+            if self.labels is not None:
+                names, counts = np.unique(self.labels[part], return_counts=True)
+                same = counts[np.searchsorted(names, self.labels[part])].astype(np.float64)
+            others = len(part) - same
+            times[part] = np.where(others > 0, (size - same) / np.maximum(others, 1), 1.0)
+        return np.maximum(times, 1.0)
+
+    def judge(self, gallery: FloatArray, *, size: int = 0) -> Float64:
         """(H,) one value a query; each fold is a gallery of its own.
+
+        size: as expected in a gallery of so many items; not below what a fold has.
 
         In one gallery of all folds the items of the others would be drawn to this query, because
         the maps that placed them were fitted on it.
         """
-        found = np.empty(len(self.rows))
+        values, times = np.empty(len(self.rows)), self._times(size)
         for part in self.parts:
-            queries, mapped = self.queries[part], gallery[part]
-            if self.labels is None:
-                found[part] = reciprocal_ranks(queries, mapped, self.metric)
-            else:
-                found[part] = average_precisions(queries, mapped, self.labels[part], self.metric)
-        return found
+            values[part] = self._judge_part(part, gallery[part], times[part])
+        return values
 
-    def no_bridge(self) -> Float64:
-        """Old vectors as they are; dims that one side lacks count as zero."""
+    def judge_fold(self, fold: int, mapped: FloatArray) -> Float64:
+        """Values of the queries of one fold, in a gallery of its own size."""
+        part = self.parts[fold]
+        return self._judge_part(part, mapped, np.ones(len(part)))
+
+    def _judge_part(self, part: IntArray, mapped: FloatArray, times: Float64) -> Float64:
+        queries = self.queries[part]
+        if self.labels is None:
+            return reciprocal_ranks(queries, mapped, self.metric, times=times)
+        labels = self.labels[part]
+        return average_precisions(queries, mapped, labels, self.metric, times=times)
+
+    def no_bridge(self) -> FloatArray:
+        """(H, D) old vectors as they are; dims that one side lacks count as zero."""
         space = self.pairs.source.space
         vectors = self.pairs.source.vectors[self.rows]
         gallery = np.zeros_like(self.queries)
         shared = min(vectors.shape[1], gallery.shape[1])
         gallery[:, :shared] = (unit(vectors) if space.metric == "cosine" else vectors)[:, :shared]
-        return self._judge(unit(gallery) if self.metric == "cosine" else gallery)
+        return unit(gallery) if self.metric == "cosine" else gallery
 
     def values(self, candidate: Candidate) -> tuple[Float64, float]:
         """(H,) values on the held-out mapped gallery, and the seconds of one fit."""
+        mapped, seconds = self.mapped(candidate)
+        return self.judge(mapped), seconds
+
+    def mapped(self, candidate: Candidate) -> tuple[FloatArray, float]:
+        """(H, D) the held-out gallery, mapped by bridges that have not seen it."""
         mapped = np.empty_like(self.queries)
         seconds = 0.0
-        for part in self.parts:
-            fit = self.pairs.part(np.setdiff1d(np.arange(len(self.pairs)), self.excluded(part)))
-            started = time.perf_counter()
-            bridge = made(candidate).fit(fit.source, fit.target)
-            seconds += time.perf_counter() - started
-            mapped[part] = bridge.transform(self.pairs.source[self.rows[part]]).vectors
-        return self._judge(mapped), seconds / len(self.parts)
+        for fold, part in enumerate(self.parts):
+            mapped[part], took = self.mapped_fold(candidate, fold)
+            self.done_with(fold)
+            seconds += took
+        return mapped, seconds / len(self.parts)
+
+    def mapped_fold(self, candidate: Candidate, fold: int) -> tuple[FloatArray, float]:
+        """The gallery of one fold, and the seconds of its fit.
+
+        Candidates share what they have in common of a fold's pairs: the first one pays for it.
+        """
+        part = self.parts[fold]
+        if fold not in self._fits:
+            kept = np.setdiff1d(np.arange(len(self.pairs)), self.excluded(part))
+            self._fits[fold] = self.pairs.part(kept)
+        started = time.perf_counter()
+        bridge = made(candidate).fit_pairs(self._fits[fold])
+        seconds = time.perf_counter() - started
+        return bridge.transform(self.pairs.source[self.rows[part]]).vectors, seconds
+
+    def done_with(self, fold: int) -> None:
+        """Forget what the candidates shared: decompositions of one fold at a time are enough."""
+        self._fits.pop(fold, None)
 
     def excluded(self, part: IntArray) -> IntArray:
         """Rows of all pairs that the fit of this part may not see: its whole classes."""
@@ -213,16 +275,32 @@ def _folds(groups: Column, folds: int, rng: np.random.Generator) -> tuple[IntArr
     return np.concatenate(rows_of), parts
 
 
-def _row(
-    name: str, values: Float64, true: Float64, *, samples: Sequence[IntArray], seconds: float
-) -> Row:
-    ratios = [np.nanmean(values[rows]) / np.nanmean(true[rows]) for rows in samples]
-    low, high = np.quantile(ratios, [0.025, 0.975]) if ratios else (np.nan, np.nan)
-    return Row(
-        name=name,
-        score=float(np.nanmean(values)),
-        retention=float(np.nanmean(values) / np.nanmean(true)),
-        low=float(low),
-        high=float(high),
-        seconds=seconds,
-    )
+class Judge:
+    """Retention of each mapped gallery, over the same queries and bootstrap samples."""
+
+    def __init__(self, trial: Trial, *, samples: Sequence[IntArray], size: int) -> None:
+        self._trial, self._samples, self._size = trial, samples, size
+        self._true_there = trial.judge(trial.queries, size=size)
+
+    def row(self, name: str, gallery: FloatArray, *, seconds: float) -> Row:
+        here = self._trial.judge(gallery)
+        there = self._trial.judge(gallery, size=self._size)
+        retention, low, high = self._retention(here, self._trial.true_values)
+        estimate, estimate_low, estimate_high = self._retention(there, self._true_there)
+        return Row(
+            name=name,
+            score=float(np.nanmean(here)),
+            retention=retention,
+            low=low,
+            high=high,
+            estimate=estimate,
+            estimate_low=estimate_low,
+            estimate_high=estimate_high,
+            seconds=seconds,
+        )
+
+    def _retention(self, values: Float64, true: Float64) -> tuple[float, float, float]:
+        """(value, low, high) of the ratio of means."""
+        ratios = [np.nanmean(values[rows]) / np.nanmean(true[rows]) for rows in self._samples]
+        low, high = np.quantile(ratios, [0.025, 0.975]) if ratios else (np.nan, np.nan)
+        return float(np.nanmean(values) / np.nanmean(true)), float(low), float(high)

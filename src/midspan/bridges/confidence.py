@@ -52,9 +52,9 @@ class Confidence:
             held = pairs.part(part)
             features[part] = _features(again, known, held.source)
             errors[part] = _errors(again.transform(held.source).vectors, held)
-        wanted = np.log(np.maximum(errors, TINY))
-        self.quality_ = _rank_correlation(self._out_of_fold(features, wanted, parts), wanted)
-        self._weight, self._bias, self._mean, self._scale = self._regress(features, wanted)
+        targets = np.log(np.maximum(errors, TINY))
+        self.quality_ = _rank_correlation(self._out_of_fold(features, targets, parts), targets)
+        self._weight, self._bias, self._mean, self._scale = self._regress(features, targets)
         self._bridge = bridge
         self._known = _Known(pairs.x(), self.neighbours)
         return self
@@ -64,30 +64,30 @@ class Confidence:
         if self._bridge is None:
             raise RunError("this confidence is not fitted yet; call fit(bridge, source, target)")
         self._bridge.check_source(embeddings.space)
-        found = np.empty(len(embeddings), dtype=np.float32)
+        predicted = np.empty(len(embeddings), dtype=np.float32)
         for start in range(0, len(embeddings), BLOCK):
             part = embeddings[start : start + BLOCK]
             z = (_features(self._bridge, self._known, part) - self._mean) / self._scale
-            found[start : start + BLOCK] = np.exp(z @ self._weight + self._bias)
-        return found
+            predicted[start : start + BLOCK] = np.exp(z @ self._weight + self._bias)
+        return predicted
 
     def backfill_order(self, embeddings: Embeddings) -> IntArray:
         """Rows, the most doubtful first."""
         return np.argsort(-self.predict(embeddings), kind="stable")
 
     def _regress(
-        self, features: Float64, wanted: Float64
+        self, features: Float64, targets: Float64
     ) -> tuple[Float64, float, Float64, Float64]:
         mean, scale = features.mean(axis=0), np.maximum(features.std(axis=0), TINY)
-        rows = Arrays((features - mean) / scale, wanted[:, None])
+        rows = Arrays((features - mean) / scale, targets[:, None])
         weight, bias = decompose(rows).solve(self.alpha)
         return weight[:, 0], float(bias[0]), mean, scale
 
-    def _out_of_fold(self, features: Float64, wanted: Float64, parts: list[IntArray]) -> Float64:
-        predicted = np.empty(len(wanted))
+    def _out_of_fold(self, features: Float64, targets: Float64, parts: list[IntArray]) -> Float64:
+        predicted = np.empty(len(targets))
         for part in parts:
-            rest = np.setdiff1d(np.arange(len(wanted)), part)
-            weight, bias, mean, scale = self._regress(features[rest], wanted[rest])
+            rest = np.setdiff1d(np.arange(len(targets)), part)
+            weight, bias, mean, scale = self._regress(features[rest], targets[rest])
             predicted[part] = (features[part] - mean) / scale @ weight + bias
         return predicted
 
@@ -118,11 +118,11 @@ def _features(bridge: Bridge, known: _Known, embeddings: Embeddings) -> Float64:
 
 
 def _errors(mapped: FloatArray, held: Pairs) -> Float64:
-    wanted = held.y()
+    targets = held.y()
     if held.target.space.metric == "cosine":
-        errors: Float64 = 1.0 - np.einsum("nd,nd->n", mapped.astype(np.float64), wanted)
+        errors: Float64 = 1.0 - np.einsum("nd,nd->n", mapped.astype(np.float64), targets)
     else:
-        errors = np.sum((mapped - wanted) ** 2, axis=1)
+        errors = np.sum((mapped - targets) ** 2, axis=1)
     return errors
 
 

@@ -25,7 +25,7 @@ def need_torch(bridge: str) -> None:
         import torch  # noqa: F401
     except ImportError as error:
         raise MissingDependency(
-            "torch", extra="train", wanted_for=f"fitting a bridge of kind {bridge!r}"
+            "torch", extra="train", required_for=f"fitting a bridge of kind {bridge!r}"
         ) from error
 
 
@@ -101,9 +101,9 @@ def retrieval_score(bridge: Bridge, held: Pairs, *, queries: FloatArray | None =
     if queries is None:
         queries = unit(held.target.vectors) if metric == "cosine" else held.target.vectors
     if held.labels is not None:
-        found = average_precisions(queries, mapped, held.labels, metric)
-        if np.isfinite(found).any():
-            return float(np.nanmean(found))
+        precisions = average_precisions(queries, mapped, held.labels, metric)
+        if np.isfinite(precisions).any():
+            return float(np.nanmean(precisions))
     return float(reciprocal_ranks(queries, mapped, metric).mean())
 
 

@@ -102,6 +102,7 @@ class GalleryEnsemble:
             vectors=unit(mean.astype(np.float32)),
             space=self.query_space,
             columns=columns,
+            numbered=any(gallery.numbered for gallery in galleries),
         )
 
     def save(self, folder: str | Path) -> Path:
@@ -152,8 +153,8 @@ def disagreement(mean: Float64, views: Float64) -> FloatArray:
     spread = 1.0 - np.einsum("nd,nd->n", mean, mean)
     with np.errstate(divide="ignore", invalid="ignore"):
         factor = np.where(views > 1, 2.0 * views / (views - 1.0), np.nan)
-    found: FloatArray = (factor * np.maximum(spread, 0.0)).astype(np.float32)
-    return found
+    result: FloatArray = (factor * np.maximum(spread, 0.0)).astype(np.float32)
+    return result
 
 
 def _columns(ids: Any, first: Any, galleries: Sequence[Embeddings]) -> dict[str, Any]:

@@ -76,11 +76,11 @@ class FCT(Bridge):
         if not self.uncertainty:
             raise DataError("this fct bridge was fitted with uncertainty=False; fit it again")
         self.check_source(embeddings.space)
-        found = np.empty(len(embeddings), dtype=np.float32)
+        result = np.empty(len(embeddings), dtype=np.float32)
         for start in range(0, len(embeddings), BLOCK):
             rows = slice(start, start + BLOCK)
-            found[rows] = self._outputs(*self._inputs(embeddings, rows))[:, -1]
-        return found
+            result[rows] = self._outputs(*self._inputs(embeddings, rows))[:, -1]
+        return result
 
     def _apply_rows(self, embeddings: Embeddings, rows: slice) -> FloatArray:
         mapped = self._outputs(*self._inputs(embeddings, rows))[:, : self.target.dim]
@@ -164,8 +164,8 @@ class FCT(Bridge):
             )
 
             def errors(mapped: Tensor, rows: Tensor) -> Tensor:
-                found = (mapped - y[rows]).square()
-                error = found.sum(1) if self.target.metric == "cosine" else found.mean(1)
+                squared = (mapped - y[rows]).square()
+                error = squared.sum(1) if self.target.metric == "cosine" else squared.mean(1)
                 if centres is None or classes is None:
                     return error
                 cosines = torch.nn.functional.normalize(mapped) @ centres.T
@@ -292,7 +292,7 @@ def _start_at_the_first_error(
 
 
 def _folded(network: Any) -> dict[str, FloatArray]:
-    found = {
+    arrays = {
         "last_weight_": array(network.last.weight.T),
         "last_bias_": array(network.last.bias),
     }
@@ -301,8 +301,8 @@ def _folded(network: Any) -> dict[str, FloatArray]:
         for place in (1, 2) if stack is not None else ():
             linear, norm, _ = stack[3 * place - 3 : 3 * place]
             gain = norm.weight / (norm.running_var + norm.eps).sqrt()
-            found[f"{branch}{place}_weight_"] = array(linear.weight.T * gain)
-            found[f"{branch}{place}_bias_"] = array(
+            arrays[f"{branch}{place}_weight_"] = array(linear.weight.T * gain)
+            arrays[f"{branch}{place}_bias_"] = array(
                 (linear.bias - norm.running_mean) * gain + norm.bias
             )
-    return found
+    return arrays

@@ -56,7 +56,30 @@ def _arrays_name(digest: str) -> str:
 
 
 def load_bridge(folder: str | Path) -> Bridge:
-    """Read a bridge that `save` wrote. Nothing in the folder is executed or unpickled."""
+    """Read a bridge that `save` wrote. Nothing in the folder is executed or unpickled.
+
+    Args:
+        folder: What `bridge.save(folder)` or `midspan bridge fit --out` wrote.
+
+    Returns:
+        The fitted bridge.
+
+    Raises:
+        FormatError: It is no bridge, or one of its files is damaged.
+
+    Example:
+        >>> import tempfile
+        >>> import numpy as np
+        >>> import midspan as ms
+        >>> ids, vectors = np.arange(50).astype(str), np.random.default_rng(0).normal(size=(50, 4))
+        >>> old = ms.Embeddings(ids, vectors, ms.Space("old", 4))
+        >>> new = ms.Embeddings(ids, -vectors, ms.Space("new", 4))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = ms.fit_bridge(old, new).save(folder)
+        ...     bridge = ms.load_bridge(path)
+        >>> bridge.source.name, bridge.target.name
+        ('old', 'new')
+    """
     from safetensors.numpy import load
 
     folder = Path(folder)

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from midspan.bridges.base import TINY, Bridge, Float64, Pairs, unit
-from midspan.bridges.least_squares import ALPHAS, Choice, Spectrum, decompose, sample_rows
+from midspan.bridges.least_squares import ALPHAS, Choice, Spectrum, eigh, moments, sample_rows
 from midspan.spaces import FloatArray, IntArray
 
 if TYPE_CHECKING:
     from midspan.bridges.onnx_export import Graph
 
-POWER_SAMPLE = 2048  # pairs that choose the power
+POWER_SAMPLE = 768  # pairs that choose the power: its solves cost their number cubed
+ROUNDING = 1e-6  # of the largest eigenvalue, in float32
 POWERS = (1.0, 0.5)  # as they are, or the signed root, which tames bursts in features after a ReLU
 
 
@@ -58,17 +59,15 @@ class Kernel(Bridge):
         self.alpha_ = best.choice.alpha if self.alpha is None else float(self.alpha)
         self.shift_ = features.shift.astype(np.float32)  # (Ds,)
         self.landmarks_ = features.landmarks.astype(np.float32)  # (M, Ds)
-        weight, bias = best.spectrum.solve(self.alpha_)
-        self.weight_ = (features.whiten @ weight).astype(np.float32)  # (M, Dt)
-        self.bias_ = bias.astype(np.float32)  # (Dt,)
+        self.weight_, self.bias_ = features.solve(best.spectrum, self.alpha_)  # (M, Dt), (Dt,)
 
     def _solved(self, pairs: Pairs, power: float) -> _Solved:
         landmarks = sample_rows(len(pairs), self.seed, self.landmarks)
         features = _Features(pairs, landmarks=landmarks, power=power, width=self.width)
-        spectrum = decompose(features)
+        spectrum = features.spectrum()
         rows = sample_rows(len(pairs), self.seed)
-        choice = spectrum.choose_alpha(
-            features.x(rows),
+        choice = spectrum.choose_alpha_at(
+            features.coordinates(rows, spectrum),
             features.y(rows),
             metric=pairs.target.space.metric,
             alphas=ALPHAS[4:],  # smaller ones make weights too large for float32
@@ -114,7 +113,11 @@ class _Solved:
 
 
 class _Features:
-    """Pairs whose inputs are rows with the kernel as inner product, made when they are read."""
+    """Pairs whose inputs are rows with the kernel as inner product, made when they are read.
+
+    In float32, which halves the time: the smallest penalty that is tried is a hundred times its
+    rounding.
+    """
 
     def __init__(self, pairs: Pairs, *, landmarks: IntArray, power: float, width: float) -> None:
         self.pairs, self.power = pairs, power
@@ -125,31 +128,95 @@ class _Features:
         gap = 2.0 * float(np.sum(np.var(bent, axis=0)))  # mean squared distance
         # Such that exp(-‖x̃ - z̃‖²) is the kernel; at the mean float32 has digits to spare.
         self.scale = float(1.0 / np.sqrt(max(2.0 * width * gap, TINY)))
-        self.landmarks = self._bent(landmarks)
-        values, vectors = np.linalg.eigh(_similarity(self.landmarks, self.landmarks))
-        kept = values > values[-1] * 1e-5  # smaller ones would be noise in float32
-        self.whiten = vectors[:, kept] / np.sqrt(values[kept])  # (M, r)
+        self.landmarks: FloatArray = ((bent - self.shift) * self.scale).astype(np.float32)
+        self._near = _similarity(self.landmarks, self.landmarks)  # (M, M)
+        # Directions below are noise in float32. The top eigenvalue: all similarities are positive.
+        least = 1e-5 * float(self._near.mean()) * len(landmarks)
+        self._vectors: FloatArray | None = None
+        if len(landmarks) < len(pairs):  # any root of the similarities does; this one is quick
+            self._near[np.diag_indices_from(self._near)] += np.float32(least)
+            self.whiten = _inverse_root(self._near)  # (M, M)
+        else:  # exact: the directions of all pairs, which decompose their features as well
+            centred = self._near - self._near.mean(axis=0, dtype=np.float64).astype(np.float32)
+            centred -= centred.mean(axis=1, keepdims=True, dtype=np.float64).astype(np.float32)
+            values, vectors = eigh(centred)
+            kept = values > least
+            self._values: Float64 = values[kept].astype(np.float64)
+            self._vectors = vectors[:, kept]
+            self.whiten = (self._vectors / np.sqrt(self._values)).astype(np.float32)  # (M, r)
+
+    def spectrum(self) -> Spectrum:
+        if self._vectors is None:
+            return self._decomposed()
+        y = self.y()
+        mean_y = y.mean(axis=0)
+        mean_x = self._near.mean(axis=0, dtype=np.float64) @ self.whiten
+        # Features about their mean are V√λ: the similarities need not be multiplied again.
+        turned = (self._vectors.T @ (y - mean_y).astype(np.float32)).astype(np.float64)
+        cross = np.sqrt(self._values)[:, None] * turned
+        return Spectrum(len(y), mean_x, mean_y, self._values, np.eye(len(self._values)), cross)
+
+    def _decomposed(self) -> Spectrum:
+        m = moments(self)
+        values, vectors = eigh(m.gram.astype(np.float32))
+        kept = values > ROUNDING * values[-1]
+        basis = vectors[:, kept]
+        cross = (basis.T @ m.cross.astype(np.float32)).astype(np.float64)
+        return Spectrum(m.count, m.mean_x, m.mean_y, values[kept].astype(np.float64), basis, cross)
+
+    def coordinates(self, rows: IntArray, spectrum: Spectrum) -> Float64 | FloatArray:
+        """(n, r) the rows in the spectrum's basis."""
+        if self._vectors is not None:
+            return self._vectors[rows] * np.sqrt(self._values)
+        centred: FloatArray = self.x(rows) - spectrum.mean_x.astype(np.float32)
+        return centred @ spectrum.basis
+
+    def solve(self, spectrum: Spectrum, alpha: float) -> tuple[FloatArray, FloatArray]:
+        """Weights of the landmarks' similarities, and the bias."""
+        inner: FloatArray = (spectrum.cross / (spectrum.values + alpha)[:, None]).astype(np.float32)
+        if self._vectors is None:  # else the basis is the identity
+            inner = (spectrum.basis @ inner).astype(np.float32)
+        bias: FloatArray = (spectrum.mean_y - spectrum.mean_x @ inner).astype(np.float32)
+        weight: FloatArray = self.whiten @ inner
+        return weight, bias
 
     def __len__(self) -> int:
         return len(self.pairs)
 
-    def x(self, rows: slice | IntArray = slice(None)) -> Float64:
-        features: Float64 = _similarity(self._bent(rows), self.landmarks) @ self.whiten
+    def x(self, rows: slice | IntArray = slice(None)) -> FloatArray:
+        bent = ((self._bent(rows) - self.shift) * self.scale).astype(np.float32)
+        features: FloatArray = _similarity(bent, self.landmarks) @ self.whiten
         return features
 
     def y(self, rows: slice | IntArray = slice(None)) -> Float64:
         return self.pairs.y(rows)
 
     def _bent(self, rows: slice | IntArray) -> Float64:
+        """Before shift and scale."""
         x = self.pairs.x(rows)
+        if self.power == 1.0:
+            return x
         bent = np.sign(x) * np.abs(x) ** self.power
         if self.pairs.source.space.metric == "cosine":
             bent /= np.maximum(np.linalg.norm(bent, axis=1, keepdims=True), TINY)
-        return (bent - self.shift) * self.scale
+        return bent
 
 
-def _similarity(rows: Float64, landmarks: Float64) -> Float64:
-    gaps = np.sum(rows**2, axis=1)[:, None] + np.sum(landmarks**2, axis=1)
-    gaps -= 2.0 * rows @ landmarks.T
-    near: Float64 = np.exp(-np.maximum(gaps, 0.0))
-    return near
+def _inverse_root(matrix: FloatArray) -> FloatArray:
+    """W with W Wᵀ = matrix⁻¹."""
+    from scipy.linalg import cholesky, solve_triangular
+
+    root = cholesky(matrix, lower=True, check_finite=False)
+    one = np.eye(len(root), dtype=root.dtype)
+    inverse = solve_triangular(root, one, lower=True, check_finite=False)
+    upper: FloatArray = inverse.T
+    return upper
+
+
+def _similarity(rows: FloatArray, landmarks: FloatArray) -> FloatArray:
+    near: FloatArray = rows @ landmarks.T  # one array, changed in place: it is large
+    near *= np.float32(2.0)
+    near -= np.einsum("nd,nd->n", rows, rows)[:, None]
+    near -= np.einsum("md,md->m", landmarks, landmarks)
+    np.minimum(near, np.float32(0.0), out=near)
+    return np.exp(near, out=near)

@@ -57,14 +57,14 @@ class LambdaOrthogonal(Bridge):
             penalty, pull = self._penalty(matrix)
             return error + penalty, (slope + pull).ravel()
 
-        found = minimize(
+        solution = minimize(
             objective,
             start.ravel(),
             jac=True,
             method="L-BFGS-B",
             options={"maxiter": self.steps, "ftol": 1e-10, "gtol": 1e-8},
         )
-        matrix = found.x.reshape(start.shape)
+        matrix = solution.x.reshape(start.shape)
         weight = spectrum.basis @ matrix
         self.deviation_ = float(np.linalg.norm(_gap(matrix)))
         self.weight_ = weight.astype(np.float32)  # (Ds, Dt)

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
-from midspan.bridges.base import TINY, Float64, unit
+from midspan.bridges.base import TINY, Float64, Pairs, unit
 from midspan.bridges.retrieval import reciprocal_ranks
 from midspan.spaces import FloatArray, IntArray, Metric
 
@@ -26,10 +27,10 @@ ALPHAS = tuple(10.0**power for power in (-10, -8, -6, -4, -3, -2, -1.5, -1, -0.5
 
 
 class Rows(Protocol):
-    """Pairs, read by rows in float64."""
+    """Pairs, read by rows; sources in float32 are multiplied in it, block by block."""
 
     def __len__(self) -> int: ...
-    def x(self, rows: slice | IntArray = ..., /) -> Float64: ...
+    def x(self, rows: slice | IntArray = ..., /) -> Float64 | FloatArray: ...
     def y(self, rows: slice | IntArray = ..., /) -> Float64: ...
 
 
@@ -111,7 +112,22 @@ class Spectrum:
         predicted = self.mean_y + (z / (self.values + alpha)) @ self.cross
         return y - (y - predicted) / self._shown(z, alpha)[:, None]
 
-    def _shown(self, z: Float64, alpha: float) -> Float64:
+    def left_out_errors(self, x: Float64, y: Float64, alphas: Sequence[float]) -> list[float]:
+        """The summed squared error of `left_out` for each α, over all fit rows."""
+        z, missed = (x - self.mean_x) @ self.basis, y - self.mean_y
+        cross = self.cross
+        if len(x) < y.shape[1]:  # a rotation of the targets keeps all lengths: (N, N) is enough
+            _, triangle = np.linalg.qr(missed.T)
+            missed = triangle.T
+            cross = z.T @ missed
+        errors = []
+        for alpha in alphas:
+            rest = missed - (z / (self.values + alpha)) @ cross
+            squared = np.einsum("nd,nd->n", rest, rest)
+            errors.append(float(np.sum(squared / self._shown(z, alpha) ** 2)))
+        return errors
+
+    def _shown(self, z: Float64 | FloatArray, alpha: float) -> Float64:
         """(M,) 1 - leverage: how much of its own error a fit row still shows."""
         leverage = 1.0 / self.count + np.einsum("nr,nr->n", z, z / (self.values + alpha))
         shown: Float64 = np.maximum(1.0 - leverage, TINY)
@@ -120,14 +136,24 @@ class Spectrum:
     def choose_alpha(
         self, x: Float64, y: Float64, *, metric: Metric, alphas: Sequence[float] = ALPHAS
     ) -> Choice:
-        """The α whose left-out predictions are best found by their true targets.
+        """The α whose left-out predictions are best found by their true targets."""
+        return self.choose_alpha_at((x - self.mean_x) @ self.basis, y, metric=metric, alphas=alphas)
+
+    def choose_alpha_at(
+        self,
+        z: Float64 | FloatArray,
+        y: Float64,
+        *,
+        metric: Metric,
+        alphas: Sequence[float] = ALPHAS,
+    ) -> Choice:
+        """As `choose_alpha`, by the coordinates z (M, r) of the rows in the basis.
 
         Products in float32: ranks need no more, and it halves the time.
         """
-        z = (x - self.mean_x) @ self.basis
         small_z: FloatArray = z.astype(np.float32)
         cross: FloatArray = self.cross.astype(np.float32)
-        wanted: FloatArray = y.astype(np.float32)
+        targets: FloatArray = y.astype(np.float32)
         mean: FloatArray = self.mean_y.astype(np.float32)
 
         def judge(factor: float) -> Choice:
@@ -135,11 +161,11 @@ class Spectrum:
             inverse: FloatArray = (1.0 / (self.values + alpha)).astype(np.float32)
             fitted: FloatArray = np.multiply(small_z, inverse) @ cross  # about the mean
             shown = self._shown(z, alpha).astype(np.float32)
-            predicted: FloatArray = wanted - (wanted - mean - fitted) / shown[:, None]
+            predicted: FloatArray = targets - (targets - mean - fitted) / shown[:, None]
             if metric == "cosine":
                 predicted = unit(predicted)
-            error = float(np.mean(np.sum((predicted - wanted) ** 2, axis=1)))
-            ranks = reciprocal_ranks(wanted, predicted, metric)
+            error = float(np.mean(np.sum((predicted - targets) ** 2, axis=1)))
+            ranks = reciprocal_ranks(targets, predicted, metric)
             # The geometric mean: as near to mAP as the mean rank, with half of its noise.
             return Choice(alpha, float(np.exp(np.log(ranks).mean())), error)
 
@@ -163,19 +189,43 @@ def decompose(rows: Rows) -> Spectrum:
     count, dim = len(rows), rows.x(slice(0, 1)).shape[1]
     if count >= dim:
         m = moments(rows)
-        values, vectors = np.linalg.eigh(m.gram)
+        values, vectors = eigh(m.gram)
         kept = values > _smallest(values, count)
         basis = vectors[:, kept]
         return Spectrum(count, m.mean_x, m.mean_y, values[kept], basis, basis.T @ m.cross)
     x, y = rows.x(), rows.y()
     mean_x, mean_y = x.mean(axis=0), y.mean(axis=0)
     x, y = x - mean_x, y - mean_y
-    values, vectors = np.linalg.eigh(x @ x.T)
+    values, vectors = eigh(x @ x.T)
     kept = values > _smallest(values, dim)
     values, vectors = values[kept], vectors[:, kept]
     roots = np.sqrt(values)
     basis = (x.T @ vectors) / roots
     return Spectrum(count, mean_x, mean_y, values, basis, roots[:, None] * (vectors.T @ y))
+
+
+def eigh(matrix: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Ascending eigenvalues and vectors in the matrix's own precision, which is overwritten."""
+    from scipy.linalg import eigh as solve
+
+    values, vectors = solve(matrix, driver="evd", overwrite_a=True, check_finite=False)
+    return values, vectors
+
+
+def shared_spectrum(pairs: Pairs) -> Spectrum:
+    """The decomposition that all linear bridges of these pairs start from."""
+    return pairs.shared("spectrum", lambda: decompose(pairs))
+
+
+def shared_choice(pairs: Pairs, *, seed: int) -> Choice:
+    """The penalty that left-out retrieval chooses, once for all of them."""
+
+    def make() -> Choice:
+        rows = sample_rows(len(pairs), seed)
+        spectrum, metric = shared_spectrum(pairs), pairs.target.space.metric
+        return spectrum.choose_alpha(pairs.x(rows), pairs.y(rows), metric=metric)
+
+    return pairs.shared(("choice", seed), make)
 
 
 def _smallest(values: Float64, size: int) -> float:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from midspan.bridges.base import TINY, Bridge, Float64, Pairs
-from midspan.bridges.least_squares import ALPHAS, Arrays, decompose, sample_rows
+from midspan.bridges.least_squares import ALPHAS, Arrays, decompose, shared_choice, shared_spectrum
 from midspan.spaces import FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -47,12 +47,9 @@ class Local(Bridge):
 
     def _fit(self, pairs: Pairs) -> None:
         x, y = pairs.x(), pairs.y()
-        spectrum = decompose(Arrays(x, y))
-        rows = sample_rows(len(x), self.seed)
+        spectrum = shared_spectrum(pairs)
         self.alpha_ = (
-            spectrum.choose_alpha(x[rows], y[rows], metric=pairs.target.space.metric).alpha
-            if self.alpha is None
-            else float(self.alpha)
+            shared_choice(pairs, seed=self.seed).alpha if self.alpha is None else float(self.alpha)
         )
         weight, bias = spectrum.solve(self.alpha_)
         missed = y - spectrum.left_out(x, y, self.alpha_)
@@ -107,15 +104,12 @@ class Local(Bridge):
 def _correction(x: Float64, missed: Float64) -> tuple[Float64, Float64]:
     """Ridge on the left-over of one cluster; zero if it would not help."""
     spectrum = decompose(Arrays(x, missed))
-    best, chosen = float(np.sum(missed**2)), None
-    for factor in ALPHAS:
-        alpha = factor * spectrum.unit_alpha
-        error = float(np.sum((missed - spectrum.left_out(x, missed, alpha)) ** 2))
-        if error < best:
-            best, chosen = error, alpha
-    if chosen is None:
+    alphas = [factor * spectrum.unit_alpha for factor in ALPHAS]
+    errors = spectrum.left_out_errors(x, missed, alphas)
+    best = int(np.argmin(errors))
+    if not errors[best] < float(np.sum(missed**2)):
         return np.zeros((x.shape[1], missed.shape[1])), np.zeros(missed.shape[1])
-    return spectrum.solve(chosen)
+    return spectrum.solve(alphas[best])
 
 
 def k_means(x: Float64, clusters: int, *, seed: int, rounds: int = 25) -> tuple[Float64, IntArray]:

@@ -107,14 +107,14 @@ class MLP(Bridge):
 
             def loss(rows: Tensor) -> Tensor:
                 mapped = linear[rows] + module(x[rows])
-                wanted = y[rows]
+                target = y[rows]
                 if cosine:
-                    near = 1.0 - functional.cosine_similarity(mapped, wanted).mean()
+                    near = 1.0 - functional.cosine_similarity(mapped, target).mean()
                 else:
-                    near = (mapped - wanted).square().sum(dim=1).mean() / spread
+                    near = (mapped - target).square().sum(dim=1).mean() / spread
                 if self.contrast == 0.0:
                     return near
-                logits = functional.normalize(wanted) @ functional.normalize(mapped).T
+                logits = functional.normalize(target) @ functional.normalize(mapped).T
                 own = torch.arange(len(rows))
                 return near + self.contrast * functional.cross_entropy(
                     logits / self.temperature, own

@@ -61,7 +61,7 @@ def export_onnx(bridge: Bridge, path: str | Path) -> Path:
         import onnx
         from onnx import TensorProto, helper
     except ImportError as error:
-        raise MissingDependency("onnx", extra="onnx", wanted_for="the ONNX export") from error
+        raise MissingDependency("onnx", extra="onnx", required_for="the ONNX export") from error
 
     graph = Graph()
     rows = "vectors"
@@ -102,14 +102,16 @@ def _check(raw: bytes, bridge: Bridge) -> None:
     try:
         import onnxruntime
     except ImportError as error:
-        raise MissingDependency("onnxruntime", extra="onnx", wanted_for="the ONNX check") from error
+        raise MissingDependency(
+            "onnxruntime", extra="onnx", required_for="the ONNX check"
+        ) from error
 
     rng = np.random.default_rng(0)
     vectors = rng.standard_normal((16, bridge.source.dim)).astype(np.float32)
     session = onnxruntime.InferenceSession(raw, providers=["CPUExecutionProvider"])
-    (found,) = session.run(["mapped"], {"vectors": vectors})
-    wanted = bridge.apply(vectors)
-    worst = float(np.abs(found - wanted).max() / max(float(np.abs(wanted).max()), TINY))
+    (actual,) = session.run(["mapped"], {"vectors": vectors})
+    expected = bridge.apply(vectors)
+    worst = float(np.abs(actual - expected).max() / max(float(np.abs(expected).max()), TINY))
     if not worst < 1e-3:  # float32 sums in another order
         raise FormatError(
             f"the ONNX file of this {bridge.name} bridge differs from it by {worst:.2g} relative; "

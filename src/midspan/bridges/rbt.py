@@ -39,14 +39,16 @@ class RBT(Bridge):
       kl               KL(softmax(h(z_q)/τ) ‖ softmax(h(z_g)/τ)); symmetrised in unified mode
       classification   CosFace on both, with one shared head h
     All three look at directions only: in other than cosine spaces the length is ridge's.
-    h holds the class means of the target. Without labels h holds a sample of target vectors, and
-    the classification term falls away. `mode`:
+    h starts at the class means of the target and learns along, so that the classification of the
+    query side has a gradient in m2m mode too. Without labels h holds a sample of target vectors,
+    and the classification term falls away. `mode`:
       m2m      source → target space; the query side stays as it is.
       unified  source and target → a third space; needs labels. `.target` is that new space, and
                `.other` the bridge of the target side into it, for the queries.
     Departs: the first step is the ridge map (fixed), so that dims may differ and training starts
     at the linear solution (last BN scale 0); plain shuffled batches; AdamW 1e-3 with cosine decay,
-    and the number of epochs by held-out retrieval, 0 included.
+    and the number of epochs by held-out retrieval, at least `min_epochs` (default 0: ridge may
+    win).
     """
 
     name = "rbt"
@@ -65,12 +67,15 @@ class RBT(Bridge):
         scale: float = 64.0,
         margin: float = 0.35,
         epochs: int = 20,
+        min_epochs: int = 0,
         batch_size: int = 512,
         learning_rate: float = 1e-3,
         held_out: float = 0.15,
         seed: int = 0,
         progress: bool = False,
     ) -> None:
+        if not 0 <= min_epochs <= epochs:
+            raise DataError(f"rbt: expected 0 <= min_epochs <= epochs = {epochs}, got {min_epochs}")
         self.mode = mode
         self.hidden = hidden
         self.paths = paths
@@ -82,6 +87,7 @@ class RBT(Bridge):
         self.scale = scale
         self.margin = margin
         self.epochs = epochs
+        self.min_epochs = min_epochs
         self.batch_size = batch_size
         self.learning_rate = learning_rate
         self.held_out = held_out
@@ -133,10 +139,12 @@ class RBT(Bridge):
         with seeded(self.seed):
             gallery = _network(self.target.dim, self.hidden, self.paths, self.depth)
             sides = torch.nn.ModuleList([gallery])
+            learns_head = unified or classes is not None  # anchors stay where they are
+            if learns_head:
+                head = torch.nn.Parameter(head)
             if unified:
                 query = _network(self.target.dim, self.hidden, self.paths, self.depth)
                 sides.append(query)
-                head = torch.nn.Parameter(head)
                 self.other_.weight_ = np.eye(self.target.dim, dtype=np.float32)
                 self.other_.bias_ = np.zeros(self.target.dim, dtype=np.float32)
 
@@ -167,7 +175,7 @@ class RBT(Bridge):
 
             take()
             scores = [score()] if held is not None else []
-            learnt = [*sides.parameters(), *([head] if unified else [])]
+            learnt = [*sides.parameters(), *([head] if learns_head else [])]
             descend(
                 sides,
                 loss,
@@ -182,7 +190,9 @@ class RBT(Bridge):
                 after_epoch=judge,
             )
             take()
-        return int(np.argmax(scores)) if scores else epochs
+        if not scores:
+            return epochs
+        return self.min_epochs + int(np.argmax(scores[self.min_epochs :]))
 
     def _loss(self, gallery: Tensor, query: Tensor, head: Tensor, classes: Tensor | None) -> Tensor:
         """The weighted sum of the three; all rows have unit length."""
@@ -287,7 +297,7 @@ def _network(dim: int, hidden: int, paths: int, depth: int) -> nn.Module:
 
 def _folded(network: Any) -> dict[str, FloatArray]:
     """The network in evaluation mode as plain arrays, (depth, paths, …) each."""
-    found: dict[str, list[list[FloatArray]]] = {}
+    arrays: dict[str, list[list[FloatArray]]] = {}
     for block in network.blocks:
         rows: dict[str, list[FloatArray]] = {}
         for path in block:
@@ -300,8 +310,8 @@ def _folded(network: Any) -> dict[str, FloatArray]:
                 )
                 rows.setdefault(f"{layer}_slope_", []).append(array(bend.weight))
         for name, values in rows.items():
-            found.setdefault(name, []).append(values)
-    return {name: np.array(values, dtype=np.float32) for name, values in found.items()}
+            arrays.setdefault(name, []).append(values)
+    return {name: np.array(values, dtype=np.float32) for name, values in arrays.items()}
 
 
 def _joint_space(pairs: Pairs, *bridges: RBT) -> Space:

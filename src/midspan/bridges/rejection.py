@@ -12,6 +12,7 @@ import numpy.typing as npt
 from midspan.bridges.base import Float64, unit
 from midspan.bridges.retrieval import score_blocks
 from midspan.errors import EvaluationError
+from midspan.labels import codes
 from midspan.spaces import Embeddings, check_comparable
 
 COVERAGES = (1.0, 0.95, 0.9, 0.8, 0.7, 0.6, 0.5)
@@ -91,14 +92,15 @@ def rejection_curve(
     cosine = queries.space.metric == "cosine"
     left = unit(queries.vectors) if cosine else queries.vectors
     right = unit(gallery.vectors) if cosine else gallery.vectors
-    found = np.vstack([block for _, block in score_blocks(left, right, queries.space.metric)])
-    found[queries.ids[:, None] == gallery.ids] = -np.inf
-    mates = (queries.labels[:, None] == gallery.labels) & np.isfinite(found)  # (Q, G)
+    scores = np.vstack([block for _, block in score_blocks(left, right, queries.space.metric)])
+    scores[queries.ids[:, None] == gallery.ids] = -np.inf
+    asked, held = codes(queries.labels, gallery.labels)
+    mates = (asked[:, None] == held) & np.isfinite(scores)  # (Q, G)
 
     def wrong(kept: npt.NDArray[Any], *, all_queries: bool) -> float:
         kept = np.sort(kept)
-        best = np.argmax(found[:, kept], axis=1)
-        hit = mates[np.arange(len(found)), kept[best]]
+        best = np.argmax(scores[:, kept], axis=1)
+        hit = mates[np.arange(len(scores)), kept[best]]
         if all_queries:
             return float(1.0 - hit.mean())
         answerable = mates[:, kept].any(axis=1)

@@ -2,6 +2,10 @@
 
 New queries search the mapped gallery. Without labels each true target vector wants its own item
 first (reciprocal rank); with labels it wants the other items of its class (average precision).
+
+`times` asks for a larger gallery than there is: each item that is not relevant counts so many
+times. Where one wrong item stands above a right one here, `times` of them are expected to in a
+gallery with so many more items of the same kind.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from midspan.bridges.base import Float64
+from midspan.labels import codes
 from midspan.spaces import Metric
 
 BLOCK = 1024  # queries at a time
@@ -36,30 +41,41 @@ def score_blocks(
         yield rows, scores(queries[rows], gallery, metric)
 
 
-def reciprocal_ranks(queries: Vectors, gallery: Vectors, metric: Metric) -> Float64:
+def reciprocal_ranks(
+    queries: Vectors, gallery: Vectors, metric: Metric, *, times: Float64 | float = 1.0
+) -> Float64:
     """(N,) 1 / rank of each query's own row; ties count half, so a constant map earns nothing."""
-    found = np.empty(len(queries))
+    counted = np.broadcast_to(times, len(queries))
+    result = np.empty(len(queries))
     for rows, block in score_blocks(queries, gallery, metric):
         own = block[np.arange(len(block)), np.arange(rows.start, rows.stop)][:, None]
         better = (block > own).sum(axis=1)
         tied = (block == own).sum(axis=1) - 1
-        found[rows] = 1.0 / (1.0 + better + tied / 2)
-    return found
+        result[rows] = 1.0 / (1.0 + counted[rows] * (better + tied / 2))
+    return result
 
 
 def average_precisions(
-    queries: Vectors, gallery: Vectors, labels: npt.NDArray[Any], metric: Metric
+    queries: Vectors,
+    gallery: Vectors,
+    labels: npt.NDArray[Any],
+    metric: Metric,
+    *,
+    times: Float64 | float = 1.0,
 ) -> Float64:
     """(N,) AP by class, each query's own row left out; NaN where a class has no other item."""
-    found = np.full(len(queries), np.nan)
-    places = np.arange(1, len(gallery))
+    result = np.full(len(queries), np.nan)
+    if labels.dtype.kind == "U":  # text once, not in each block
+        (labels,) = codes(labels)
+    places, counted = np.arange(1, len(gallery)), np.broadcast_to(times, len(queries))
     for rows, block in score_blocks(queries, gallery, metric):
         own = np.arange(rows.start, rows.stop)
         block[np.arange(len(block)), own] = -np.inf  # sorts last, then cut off
         order = np.argsort(-block, axis=1, kind="stable")[:, :-1]
         right = labels[order] == labels[rows][:, None]
         total = right.sum(axis=1)
-        precision = np.cumsum(right, axis=1) / places
+        hits = np.cumsum(right, axis=1)
+        precision = hits / np.maximum(hits + counted[rows][:, None] * (places - hits), 1e-9)
         some = total > 0
-        found[rows][some] = (precision * right).sum(axis=1)[some] / total[some]
-    return found
+        result[rows][some] = (precision * right).sum(axis=1)[some] / total[some]
+    return result

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from midspan.bridges.base import Bridge, Pairs
-from midspan.bridges.least_squares import decompose, sample_rows, solve_once
+from midspan.bridges.least_squares import shared_choice, shared_spectrum, solve_once
 from midspan.spaces import FloatArray
 
 if TYPE_CHECKING:
@@ -41,12 +41,9 @@ class Ridge(Bridge):
             weight, bias = solve_once(pairs, self.alpha)
             self.alpha_, self.left_out_score_ = float(self.alpha), None
         else:
-            spectrum = decompose(pairs)
+            spectrum = shared_spectrum(pairs)
             if self.alpha is None:
-                rows = sample_rows(len(pairs), self.seed)
-                choice = spectrum.choose_alpha(
-                    pairs.x(rows), pairs.y(rows), metric=pairs.target.space.metric
-                )
+                choice = shared_choice(pairs, seed=self.seed)
                 self.alpha_, self.left_out_score_ = choice.alpha, choice.score
             else:
                 self.alpha_, self.left_out_score_ = 0.0, None

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from midspan import progress as progress_bar
 from midspan.bridges.base import Bridge, Float64, Pairs
-from midspan.bridges.compare import NAN, SOLVED, Candidate, Trial, made, title
+from midspan.bridges.compare import NAN, SOLVED, Candidate, Trial, made
+from midspan.bridges.race import Runner, lead, race
 from midspan.errors import EvaluationError, VectorError
 from midspan.spaces import Embeddings
 
@@ -39,7 +39,7 @@ def fit_auto(
     target: Embeddings,
     *,
     candidates: Sequence[Candidate] = SOLVED,
-    folds: int = 5,
+    folds: int = 3,
     seed: int = 0,
     progress: bool = False,
 ) -> Selection:
@@ -47,31 +47,21 @@ def fit_auto(
 
     The choice is made as in `compare_bridges`: by held-out classes if there are labels.
 
-    Name the candidates from simple to rich: an earlier one wins if the best is less than one
-    standard error (of the paired differences) ahead of it.
+    Candidates that are more than three standard errors behind the leader after a fold, or map
+    exactly as an earlier one, are dropped. Name the candidates from simple to rich: an earlier one
+    wins if the best is less than one standard error (of the paired differences) ahead of it.
     """
     if not candidates:
         raise EvaluationError("no candidates were given; name some, such as 'ridge'")
     pairs = Pairs.of(source, target)
     trial = Trial(pairs, folds=folds, seed=seed)
-    true = float(np.nanmean(trial.true_values))
-    found: list[Float64 | None] = []
-    tried: list[Tried] = []
-    label = "choose a bridge"
-    with progress_bar.bar(label, total=len(candidates), unit="bridges", show=progress) as done:
-        for candidate in candidates:
-            try:
-                values, seconds = trial.values(candidate)
-                score = float(np.nanmean(values))
-                found.append(values)
-                tried.append(Tried(title(candidate), score, score / true, seconds))
-            except VectorError as error:
-                found.append(None)
-                tried.append(Tried(title(candidate), NAN, NAN, NAN, note=str(error)))
-            done(1)
-    place, why = _decide(found, tried, trial)
+    raced = race(trial, candidates, label="choose a bridge", drop=True, progress=progress)
+    values = [None if one.note else one.values for one in raced]
+    running = [place for place, one in enumerate(raced) if not one.note and not one.dropped]
+    tried = [_tried(one, trial) for one in raced]
+    place, why = _decide(values, tried, trial, running=running)
     return Selection(
-        bridge=made(candidates[place]).fit(pairs.source, pairs.target),
+        bridge=made(candidates[place]).fit_pairs(pairs),
         chosen=tried[place].name,
         why=why,
         metric=trial.metric_name,
@@ -80,42 +70,54 @@ def fit_auto(
 
 
 def _decide(
-    found: Sequence[Float64 | None], tried: Sequence[Tried], trial: Trial
+    values: Sequence[Float64 | None],
+    tried: Sequence[Tried],
+    trial: Trial,
+    *,
+    running: Sequence[int],
 ) -> tuple[int, str]:
-    usable = [place for place, values in enumerate(found) if values is not None]
-    if not usable:
+    if not running:
         raise VectorError(f"no candidate could be fitted; {tried[0].name}: {tried[0].note}")
-    best = max(usable, key=lambda place: tried[place].score)
+    best = max(running, key=lambda place: tried[place].score)
     kept = f"{trial.metric_name} on held-out pairs, {tried[best].retention:.1%} of the true new one"
-    for place in usable:
+    for place in running:
         if place == best:
             break
-        ahead, error = _lead(found[best], found[place], trial)
+        ahead, error = _lead(values, best, place, trial)
         if ahead < error:
             return place, (
                 f"{tried[place].name}: {tried[best].name} is ahead by only {ahead:.4f} ± "
                 f"{error:.4f} in {kept}; the simpler one is taken"
             )
-    others = [place for place in usable if place != best]
+    others = [place for place, one in enumerate(values) if one is not None and place != best]
     if not others:
         return best, f"{tried[best].name}: the only candidate that could be fitted; {kept}"
-    second = max(others, key=lambda place: tried[place].score)
-    ahead, error = _lead(found[best], found[second], trial)
+    # By the queries that both have: a dropped candidate has no scores of the other folds.
+    second = min(others, key=lambda place: _lead(values, best, place, trial)[0])
+    ahead, error = _lead(values, best, second, trial)
     return best, (
         f"{tried[best].name}: best {kept}, ahead of {tried[second].name} "
         f"by {ahead:.4f} ± {error:.4f}"
     )
 
 
-def _lead(best: Float64 | None, other: Float64 | None, trial: Trial) -> tuple[float, float]:
-    """Mean paired difference and its standard error over groups (classes or queries)."""
-    assert best is not None
-    assert other is not None
-    _, places = np.unique(trial.groups, return_inverse=True)
-    gap = best - other
-    usable = np.isfinite(gap)
-    sums = np.bincount(places[usable], weights=gap[usable])
-    counts = np.bincount(places[usable])
-    means = sums[counts > 0] / counts[counts > 0]
-    error = float(means.std(ddof=1) / np.sqrt(len(means))) if len(means) > 1 else 0.0
-    return float(gap[usable].mean()), error
+def _tried(one: Runner, trial: Trial) -> Tried:
+    if one.note:
+        return Tried(one.name, NAN, NAN, NAN, note=one.note)
+    ran = np.isfinite(one.values)
+    score = float(one.values[ran].mean())
+    note = (
+        f"dropped after {one.folds} of {len(trial.parts)} folds: {one.dropped}"
+        if one.dropped
+        else ""
+    )
+    return Tried(one.name, score, score / float(trial.true_values[ran].mean()), one.seconds, note)
+
+
+def _lead(
+    values: Sequence[Float64 | None], best: int, other: int, trial: Trial
+) -> tuple[float, float]:
+    ahead, behind = values[best], values[other]
+    assert ahead is not None
+    assert behind is not None
+    return lead(ahead, behind, trial.groups)

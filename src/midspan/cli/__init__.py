@@ -5,31 +5,40 @@ from __future__ import annotations
 import json
 import os
 import sys
+import traceback
+import warnings
+from typing import TextIO
 
 import typer
 
 from midspan.cli import (
     bench,
     bridge,
+    data,
     demo,
     doctor,
     embed,
     evaluate,
+    exits,
     gallery,
     gate,
     serve,
     train,
     upgrade,
 )
-from midspan.errors import Interrupted, MidspanError
+from midspan.cli.flags import with_flags
+from midspan.cli.verbs import Verbs
+from midspan.errors import Interrupted, MidspanError, MissingDependency
 
 app = typer.Typer(
     name="midspan",
+    cls=Verbs,
     help="Change the embedding model of a visual search service while it goes on serving.",
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=exits.TEXT,
 )
 
 START, LEARN, BRIDGE = "Start here", "Learn", "Bridge encoders that exist"
@@ -40,6 +49,7 @@ app.command("train", rich_help_panel=LEARN)(train.train)
 app.command("runs", rich_help_panel=LEARN)(train.runs)
 app.command("embed", rich_help_panel=LEARN)(embed.embed)
 app.command("export", rich_help_panel=LEARN)(embed.export)
+app.add_typer(data.app, name="data", rich_help_panel=LEARN)
 app.add_typer(bridge.app, name="bridge", rich_help_panel=BRIDGE)
 app.command("eval", rich_help_panel=MEASURE)(evaluate.evaluate)
 app.command("compare", rich_help_panel=MEASURE)(evaluate.compare)
@@ -51,8 +61,8 @@ app.command("serve", rich_help_panel=SERVE)(serve.serve)
 app.command("doctor", rich_help_panel=HELP)(doctor.doctor)
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(requested: bool) -> None:
+    if requested:
         from midspan import __version__
 
         typer.echo(f"midspan {__version__}")
@@ -68,17 +78,66 @@ def options(
     pass
 
 
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Ours are for users, in one line; others say where they come from."""
+    text = f"warning: {message}\n"
+    if not issubclass(category, UserWarning):
+        text = warnings.formatwarning(message, category, filename, lineno, line)
+    print(text, end="", file=file or sys.stderr)
+
+
 def main() -> None:
-    """Known errors become one line and exit code 1; Ctrl-C is 130, as shells expect."""
+    """Errors are exit code 2: known ones in one line, others with their traceback.
+
+    Code 1 means FAIL or incomplete, so an uncaught exception, for which Python exits with 1, must
+    not leave it as it is.
+    """
     # OpenMP threads that spin while they wait make training 13 times slower beside one other busy
     # process (2 cores, small-resnet: 86 images/s against 1,100). Read when torch is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if "TORCHELASTIC_RUN_ID" in os.environ:  # one log: torch's advice comes from every process
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     try:
-        app()
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            app()
     except MidspanError as error:
-        if "--json" in sys.argv:
-            print(json.dumps({"error": {"type": type(error).__name__, "message": str(error)}}))
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(130 if isinstance(error, Interrupted) else 1)
+        _report(type(error).__name__, str(error))
+        sys.exit(exits.INTERRUPTED if isinstance(error, Interrupted) else exits.ERROR)
+    except OSError as error:  # disk full, no permission, a file where a folder should be
+        _report(type(error).__name__, str(error))
+        sys.exit(exits.ERROR)
+    except ModuleNotFoundError as error:
+        missing = _missing_extra(error)
+        if missing is None:
+            traceback.print_exc()
+        else:
+            _report("MissingDependency", str(missing))
+        sys.exit(exits.ERROR)
+    except Exception:
+        traceback.print_exc()
+        sys.exit(exits.ERROR)
+
+
+def _missing_extra(error: ModuleNotFoundError) -> MissingDependency | None:
+    """A library of an extra that no verb has asked for by name; None for a defect of ours."""
+    module = (error.name or "").partition(".")[0]
+    for library, name, extra, _ in doctor.LIBRARIES:
+        if extra and name == module:
+            verb = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
+            return MissingDependency(library, extra=extra, required_for=f"midspan {verb}")
+    return None
+
+
+def _report(kind: str, message: str) -> None:
+    message = with_flags(message, sys.argv[1:])
+    if "--json" in sys.argv:
+        print(json.dumps({"error": {"type": kind, "message": message}}))
+    print(f"error: {message}", file=sys.stderr)

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from midspan.cli import exits
 from midspan.cli.output import JSON_OPTION, percent, print_json, print_table
+from midspan.cli.outputs import PAGE, check_file, check_folder
 from midspan.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -64,6 +66,9 @@ def bench(
         "bench"
     ),
     jobs: Annotated[int, typer.Option(min=1, help="Runs at a time, one thread each if > 1.")] = 1,
+    force: Annotated[
+        bool, typer.Option("--force", help="With --report: replace a page that is there.")
+    ] = False,
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Train old, independent and compatible encoders by one protocol, and compare the methods.
@@ -76,13 +81,15 @@ def bench(
     from midspan.training.bench import read_results
 
     if report:
+        check_file(_page(out), option="--out", suffixes=PAGE, force=force)
         documents = [read_results(folder) for folder in report]
         folder = out.parent if out.suffix == ".html" else out
         page = write_bench(documents, page=_page(out), tables=folder)
         rows = [row for document in documents for row in document["rows"]]
         _show(rows, {}, page, as_json=as_json)
         return
-    wanted = _settings(
+    check_folder(out, option="--out")
+    chosen = _settings(
         data=data or [],
         allocations=allocations,
         methods=methods,
@@ -102,13 +109,13 @@ def bench(
             "ablation": ablation,
         },
     )
-    result = run(wanted, out=out, jobs=jobs, command=_command())
+    result = run(chosen, out=out, jobs=jobs, command=_command())
     page = _page(out)
     if result.rows:
         write_bench([result.document], page=page, tables=out)
     _show(result.rows, result.failures, page, chains=result.chains, as_json=as_json)
     if result.failures:
-        raise typer.Exit(1)
+        raise typer.Exit(exits.INCOMPLETE)
 
 
 def _settings(

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from midspan.cli.exits import exit_with
 from midspan.cli.output import JSON_OPTION, percent, print_json, print_table
+from midspan.cli.outputs import EMBEDDINGS, FORCE, ONNX, check_file, check_folder
+from midspan.cli.spaces import SPACE, SpaceNames
+from midspan.cli.verbs import Verbs
 from midspan.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -16,7 +21,7 @@ if TYPE_CHECKING:
     from midspan.upgrade import Check
 
 app = typer.Typer(
-    help="Maps between the spaces of encoders that exist already.", no_args_is_help=True
+    cls=Verbs, help="Maps between the spaces of encoders that exist already.", no_args_is_help=True
 )
 
 SOURCE = typer.Option(help="Embeddings in the space to map from.")
@@ -35,13 +40,16 @@ def fit(
         list[str] | None,
         typer.Option("--set", help="A setting of the method: alpha=0.1. May be repeated."),
     ] = None,
+    space: Annotated[list[str] | None, SPACE] = None,
+    force: Annotated[bool, FORCE] = False,
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Fit a map on pairs. `auto` tries the candidates by cross-validated retrieval and says why."""
     from midspan.bridges import fit_auto
-    from midspan.spaces import Embeddings
 
-    old, new = Embeddings.load(source), Embeddings.load(target)
+    check_folder(out, option="--out", force=force)
+    spaces = SpaceNames.of(space, "source", "target")
+    old, new = spaces.load(source, "source"), spaces.load(target, "target")
     if method == "auto":
         if change:
             raise ConfigError("--set needs a --method: the candidates of auto have settings of own")
@@ -63,16 +71,18 @@ def fit(
 def apply(
     bridge: Annotated[Path, typer.Argument(help="Folder of a fitted bridge.")],
     source: Annotated[
-        Path, typer.Option("--input", help="Embeddings in the bridge's source space.")
+        Path, typer.Option("--vectors", help="Vectors in the bridge's source space.")
     ],
     out: Annotated[Path, typer.Option(help="Where to write: .npz or .parquet.")],
+    space: Annotated[list[str] | None, SPACE] = None,
+    force: Annotated[bool, FORCE] = False,
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Map embeddings into the target space."""
     from midspan.bridges import load_bridge
-    from midspan.spaces import Embeddings
 
-    mapped = load_bridge(bridge).transform(Embeddings.load(source))
+    check_file(out, option="--out", suffixes=EMBEDDINGS, force=force)
+    mapped = load_bridge(bridge).transform(SpaceNames.of(space, "vectors").load(source, "vectors"))
     path = mapped.save(out)
     if as_json:
         print_json(
@@ -94,45 +104,70 @@ def compare(
         str, typer.Option(help="Comma-separated, or 'all'; default: those that are solved.")
     ] = "",
     min_retention: Annotated[float, typer.Option(help="Limit of the verdict.")] = 0.95,
+    gallery_size: Annotated[
+        int | None,
+        typer.Option(min=1, help="Items of your gallery; default: as many as there are pairs."),
+    ] = None,
     folds: Annotated[int, typer.Option(min=2, help="Parts of the pairs, held out in turn.")] = 5,
+    space: Annotated[list[str] | None, SPACE] = None,
     as_json: bool = JSON_OPTION,
 ) -> None:
-    """How much of the new encoder's retrieval each bridge keeps, on pairs it has not seen."""
+    """How much of the new encoder's retrieval each bridge keeps, on classes it has not seen.
+
+    Without labels, on pairs. The verdict is about your gallery's size: an estimate from the small
+    galleries that were measured. The exit code is that of the best bridge.
+    """
     from midspan.bridges import BRIDGES, compare_bridges
     from midspan.bridges.compare import SOLVED
-    from midspan.spaces import Embeddings
     from midspan.upgrade import judged
 
+    spaces = SpaceNames.of(space, "source", "target")
     candidates = tuple(BRIDGES) if methods == "all" else tuple(filter(None, methods.split(",")))
     result = compare_bridges(
-        Embeddings.load(source),
-        Embeddings.load(target),
+        spaces.load(source, "source"),
+        spaces.load(target, "target"),
         candidates=candidates or SOLVED,
         folds=folds,
+        gallery_size=gallery_size,
         progress=True,
     )
     checks = [
-        judged("retention", row.retention, row.low, row.high, least=min_retention)
+        judged(
+            "retention",
+            row.estimate,
+            row.estimate_low,
+            row.estimate_high,
+            queries=result.held_out,
+            least=min_retention,
+        )
         for row in result.rows
+    ]
+    checks = [  # a bridge that could not be fitted keeps nothing
+        check if math.isfinite(check.value) else dataclasses.replace(check, verdict="FAIL")
+        for check in checks
     ]
     if as_json:
         document = result.to_dict()
         for row, check in zip(document["rows"], checks, strict=True):
             row["verdict"] = check.verdict
         print_json(document)
-        return
-    _print_comparison(result, checks)
+    else:
+        _print_comparison(result, checks)
+    verdicts = {check.verdict for check in checks[1:]}  # the first is no bridge at all
+    exit_with(next((v for v in ("PASS", "INCONCLUSIVE") if v in verdicts), "FAIL"))
 
 
 @app.command("export")
 def export(
     bridge: Annotated[Path, typer.Argument(help="Folder of a fitted bridge.")],
     out: Annotated[Path, typer.Option(help="Where to write bridge.onnx.")],
+    force: Annotated[bool, FORCE] = False,
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Write the map as one ONNX file, checked against the original."""
     from midspan.bridges import export_onnx, load_bridge
 
+    check_file(out, option="--out", suffixes=ONNX, force=force)
     loaded = load_bridge(bridge)
     path = export_onnx(loaded, out)
     if as_json:
@@ -199,16 +234,32 @@ def _print_comparison(result: Comparison, checks: list[Check]) -> None:
             percent(row.score),
             percent(row.retention),
             f"{percent(row.low)} … {percent(row.high)}",
+            percent(row.estimate),
+            f"{percent(row.estimate_low)} … {percent(row.estimate_high)}",
             check.verdict,
             _fit_time(row.seconds),
         ]
         for row, check in zip(result.rows, checks, strict=True)
     ]
     print_table(
-        f"{result.pairs:,} pairs, {result.held_out:,} held out in {result.folds} folds",
-        ["bridge", f"{result.metric}, %", "retention, %", "95 % interval", "gate", "fit"],
+        f"{result.pairs:,} pairs; held out: {result.held_out:,} in {result.folds} folds, by "
+        f"{result.held_out_by}",
+        [
+            "bridge",
+            f"{result.metric}, %",
+            f"retention at {result.measured_at:,}, %",
+            "95 % interval",
+            f"estimate at {result.gallery_size:,}, %",
+            "95 % interval",
+            "gate",
+            "fit",
+        ],
         rows,
-        note=f"true new gallery: {percent(result.true_score)}",
+        note=(
+            f"True new gallery: {percent(result.true_score)}. Retention was measured in galleries "
+            f"of {result.measured_at:,} items; the estimate counts a wrong item as often as "
+            "your gallery is larger, and assumes that its further items are like these."
+        ),
     )
     _print_notes({row.name: row.note for row in result.rows})
 

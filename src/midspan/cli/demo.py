@@ -13,13 +13,18 @@ import typer
 
 from midspan.cli.demo_upgrade import live_upgrade
 from midspan.cli.output import JSON_OPTION, milliseconds, percent, print_json, print_table, text_bar
+from midspan.cli.outputs import check_folder
 
 if TYPE_CHECKING:
+    from midspan.data import ImageSet
     from midspan.encoders import Encoder
     from midspan.reports import DemoResult, LiveUpgrade
     from midspan.spaces import Embeddings
 
 METRIC = "map"
+EPOCHS = 8
+QUICK_EPOCHS, QUICK_FONTS = 4, 50
+QUICK_REASON = "quick demo: trained too briefly to pass its test; the page shows by how much"
 
 # Found on validation classes: benchmarks/tune_demo.py, benchmarks/results/tune_demo.csv.
 SETTINGS: dict[str, Any] = {
@@ -35,7 +40,13 @@ ALLOCATION = {"kind": "extended-class", "old_fraction": 0.3}
 
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the runs and the page.")] = Path("demo"),
-    epochs: Annotated[int, typer.Option(min=1, help="Epochs of each encoder.")] = 8,
+    epochs: Annotated[
+        int | None, typer.Option(min=1, help="Epochs of each encoder; default 8, with --quick 4.")
+    ] = None,
+    quick: Annotated[
+        bool,
+        typer.Option("--quick", help="Half of the fonts and epochs: a minute, and the same page."),
+    ] = False,
     seed: Annotated[int, typer.Option(help="Seed of every run.")] = 0,
     as_json: bool = JSON_OPTION,
 ) -> None:
@@ -45,7 +56,13 @@ def demo(
     classes that none of them has seen. Then a gallery of the test images changes over to the new
     encoder while it is searched, and back. Everything lands in one folder; run it again to go on.
     """
-    result = run_demo(out, epochs=epochs, seed=seed)
+    check_folder(out, option="--out")
+    result = run_demo(
+        out,
+        epochs=epochs or (QUICK_EPOCHS if quick else EPOCHS),
+        seed=seed,
+        fonts=QUICK_FONTS if quick else None,
+    )
     if as_json:
         print_json(
             {
@@ -117,24 +134,19 @@ class _Tested:
     seconds: float
 
 
-def run_demo(out: Path, *, epochs: int, seed: int) -> DemoResult:
+def run_demo(out: Path, *, epochs: int, seed: int, fonts: int | None = None) -> DemoResult:
     from midspan.data import glyphs
     from midspan.reports import DemoResult, demo_page
 
-    old = _run(out, "old", _settings("old", epochs, seed), method={"name": "independent"})
-    # Another seed: encoders that start from the same weights are not independent.
-    settings = _settings("new", epochs, seed + 1) | {"old": {"run": str(out / "old")}}
-    new = _run(out, "compatible", settings, method=METHOD)
-    alone = _run(
-        out,
-        "independent",
-        settings,
-        method={"name": "independent"},
-    )
-    images = glyphs()
+    data = {"name": "glyphs"} if fonts is None else {"name": "glyphs", "fonts": fonts}
+    images = glyphs(fonts=fonts)
     test = images.test
-    assert test.labels is not None
-    named = {"class_name": np.asarray(images.class_names)[test.labels]}  # the page shows these
+    first = _settings("old", data, epochs, seed)
+    old = _run(out, "old", first, test, method={"name": "independent"})
+    # Another seed: encoders that start from the same weights are not independent.
+    settings = _settings("new", data, epochs, seed + 1) | {"old": {"run": str(out / "old")}}
+    new = _run(out, "compatible", settings, test, method=METHOD)
+    alone = _run(out, "independent", settings, test, method={"name": "independent"})
     scores, intervals = _measure(old.embeddings, new.embeddings, alone.embeddings, seed=seed)
     typer.echo("live upgrade of a gallery", err=True)
     started = time.perf_counter()
@@ -145,19 +157,21 @@ def run_demo(out: Path, *, epochs: int, seed: int) -> DemoResult:
         encoder=new.encoder,
         images=test,
         seed=seed,
+        override=None if fonts is None else QUICK_REASON,
     )
     upgrade_seconds = time.perf_counter() - started
     result = DemoResult(
         data_name="printed characters",
         data_note=(
-            f"{len(images):,} images of {len(images.class_names)} characters in up to 100 fonts: "
-            "a character is a class. The old encoder learnt from 30 % of the training characters, "
+            f"{len(images):,} images of {len(images.class_names)} characters in up to "
+            f"{fonts or 100} fonts: a character is a class. The old encoder learnt from 30 % of "
+            "the training characters, "
             f"both new ones from all; the {len(test):,} test images show characters that none saw."
         ),
         metric=METRIC,
-        old=old.embeddings.with_columns(named),
-        new=new.embeddings.with_columns(named),
-        independent=alone.embeddings.with_columns(named),
+        old=old.embeddings,
+        new=new.embeddings,
+        independent=alone.embeddings,
         images=test.load(np.arange(len(test)), height=28, width=28, channels=1),
         scores=scores,
         intervals=intervals,
@@ -168,22 +182,28 @@ def run_demo(out: Path, *, epochs: int, seed: int) -> DemoResult:
             "independent": alone.seconds,
             "live upgrade": upgrade_seconds,
         },
-        command=f"midspan demo --epochs {epochs} --seed {seed}",
+        command=f"midspan demo{' --quick' if fonts else ''} --epochs {epochs} --seed {seed}",
         upgrade=upgrade,
     )
     demo_page(result, out / "index.html", seed=seed)
     return result
 
 
-def _settings(part: str, epochs: int, seed: int) -> dict[str, Any]:
+def _settings(part: str, data: Mapping[str, Any], epochs: int, seed: int) -> dict[str, Any]:
     train = {**SETTINGS["train"], "epochs": epochs}
-    return {**SETTINGS, "seed": seed, "train": train, "allocation": {**ALLOCATION, "part": part}}
+    allocation = {**ALLOCATION, "part": part}
+    own = {"data": dict(data), "seed": seed, "train": train, "allocation": allocation}
+    return {**SETTINGS, **own}
 
 
 def _run(
-    out: Path, name: str, settings: Mapping[str, Any], *, method: Mapping[str, Any]
+    out: Path,
+    name: str,
+    settings: Mapping[str, Any],
+    test: ImageSet,
+    *,
+    method: Mapping[str, Any],
 ) -> _Tested:
-    from midspan.data import glyphs
     from midspan.spaces import Embeddings
     from midspan.training import RunConfig, train
 
@@ -194,10 +214,10 @@ def _run(
     stored = out / name / "test.npz"
     if stored.exists():
         embeddings = Embeddings.load(stored)
-        if not embeddings.space.same_as(run.encoder.space):
+        if embeddings.numbered or not embeddings.space.same_as(run.encoder.space):
             stored.unlink()
     if not stored.exists():
-        embeddings = run.encoder.embed(glyphs().test, progress=False)
+        embeddings = run.encoder.embed(test, progress=False)
         embeddings.save(stored)
     seconds = float(run.metrics["train_seconds"]) or time.perf_counter() - started
     return _Tested(run.encoder, embeddings, seconds)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
+import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -41,51 +41,51 @@ class Traffic:
         self.seconds: list[float] = []
         self.failures: list[str] = []
         self._search = search
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="demo searches", daemon=True)
+        self._row = 0
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
+    def running(self) -> AbstractContextManager[None]:
+        from midspan.upgrade.throttle import periodically
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._stop.set()
-        self._thread.join()
+        return periodically(self._ask, every=PAUSE, name="demo searches")
 
-    def _run(self) -> None:
-        row = 0
-        while not self._stop.wait(PAUSE):
-            query, row = self.query, row + 1
-            started = time.perf_counter()
-            try:
-                hits = self._search(query[[row % len(query)]])[0]
-            except Exception as error:  # whatever it is, a search has failed
-                self.failures.append(str(error))
-                continue
-            self.seconds.append(time.perf_counter() - started)
-            if len({hit.id for hit in hits}) != RESULTS:
-                self.failures.append(f"{len(hits)} results, wanted {RESULTS} different ones")
+    def _ask(self) -> None:
+        query = self.query
+        self._row += 1
+        started = time.perf_counter()
+        try:
+            hits = self._search(query[[self._row % len(query)]])[0]
+        except Exception as error:  # whatever it is, a search has failed
+            self.failures.append(str(error))
+            return
+        self.seconds.append(time.perf_counter() - started)
+        if len({hit.id for hit in hits}) != RESULTS:
+            self.failures.append(f"{len(hits)} results, expected {RESULTS} different ones")
 
     def percentile(self, share: float) -> float:
         return float(np.percentile(self.seconds, share)) if self.seconds else float("nan")
 
 
 def live_upgrade(
-    out: Path, *, old: Embeddings, new: Embeddings, encoder: Encoder, images: ImageSet, seed: int
+    out: Path,
+    *,
+    old: Embeddings,
+    new: Embeddings,
+    encoder: Encoder,
+    images: ImageSet,
+    seed: int,
+    override: str | None = None,
 ) -> LiveUpgrade:
-    """Start, backfill with real images, roll back; `new` are only the queries."""
+    """Start, backfill with real images, roll back; `new` are only the queries.
+
+    override: the reason to start although the test at the end of training failed.
+    """
     from midspan.gallery import Gallery
     from midspan.reports import LiveUpgrade
-    from midspan.upgrade import Upgrade, search
-    from midspan.upgrade.steps import drop_unused
+    from midspan.upgrade import Upgrade
+    from midspan.upgrade.finish import drop_unused
 
-    for left in out.glob(f"{NAME}*"):
-        left.unlink()
+    for left in out.glob(f"{NAME}*"):  # of an earlier demo
+        shutil.rmtree(left) if left.is_dir() else left.unlink()
     embed = _embed(encoder, images)
     rows = _queries(new, seed=seed)
     asked = old[np.random.default_rng(seed).permutation(len(old))[:ASKED]]
@@ -98,14 +98,15 @@ def live_upgrade(
         )
 
         def answer(query: Embeddings) -> list[list[Hit]]:
-            return search(gallery, query, k=RESULTS)
+            return gallery.search(query, k=RESULTS)
 
         sizes = Counter(labels)
         before, old_value = answer(asked), quality(gallery, old[rows], sizes=sizes)
-        with Traffic(answer, old) as traffic:
+        traffic = Traffic(answer, old)
+        with traffic.running():
             drawn = np.random.default_rng(seed + 1).permutation(len(images))[:SAMPLE]
             sample = encoder.embed(images[drawn], progress=False)
-            upgrade = Upgrade.start(gallery, to=sample, order=ORDER)
+            upgrade = Upgrade.start(gallery, to=sample, order=ORDER, override=override)
             traffic.query = new
             fractions, values, worked = [0.0], [quality(gallery, new[rows], sizes=sizes)], 0.0
             with progress.bar("live upgrade", total=len(old), unit="images") as done:
@@ -116,7 +117,7 @@ def live_upgrade(
                     done(report.written)
                     fractions.append(report.new / report.all)
                     values.append(quality(gallery, new[rows], sizes=sizes))
-            mixing = upgrade.status().mixing
+            standardised = upgrade.status().standardised
             traffic.query = old
             started = time.perf_counter()
             upgrade.rollback()
@@ -128,7 +129,7 @@ def live_upgrade(
         metric=f"map@{DEPTH}",
         queries=len(rows),
         order=ORDER,
-        mixing="plain" if mixing is None else str(mixing["chosen"]),
+        mixing="standardised" if standardised else "plain",
         fractions=tuple(fractions),
         values=tuple(values),
         old_value=old_value,
@@ -148,17 +149,16 @@ def live_upgrade(
 def quality(gallery: Gallery, query: Embeddings, *, sizes: Mapping[Any, int]) -> float:
     """map@DEPTH of the gallery's own answers, each query's own item left out."""
     from midspan.evaluation.ranking import NEVER, map_at_k
-    from midspan.upgrade import search
 
-    found = search(gallery, query, k=DEPTH + 1)
+    results = gallery.search(query, k=DEPTH + 1)
     ranks = np.full((len(query), DEPTH), NEVER)  # (Q, R)
     labels = query.columns["labels"].tolist()
-    for row, (own, label, hits) in enumerate(zip(query.ids.tolist(), labels, found, strict=True)):
+    for row, (own, label, hits) in enumerate(zip(query.ids.tolist(), labels, results, strict=True)):
         others = [hit for hit in hits if hit.id != own][:DEPTH]
         right = [place for place, hit in enumerate(others) if hit.payload["labels"] == label]
         ranks[row, : len(right)] = right
-    wanted = np.array([sizes[label] - 1 for label in labels])  # (Q,)
-    return float(np.nanmean(map_at_k(ranks, wanted, k=DEPTH)))
+    relevant = np.array([sizes[label] - 1 for label in labels])  # (Q,)
+    return float(np.nanmean(map_at_k(ranks, relevant, k=DEPTH)))
 
 
 def _embed(encoder: Encoder, images: ImageSet) -> Embed:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from midspan.cli.output import JSON_OPTION, percent, print_json, print_table
+from midspan.cli.outputs import FORCE, PAGE, check_file
+from midspan.cli.spaces import SPACE, SpaceNames
 from midspan.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -24,7 +26,10 @@ def evaluate(
         str | None, typer.Option(help="leave-one-out, query-gallery, market1501 …")
     ] = None,
     metrics: Annotated[
-        str | None, typer.Option(help="E.g. map,recall@1,map@r; default: the protocol's own.")
+        str | None,
+        typer.Option(
+            "--metric", help="One or several: map,recall@1,map@r; default: the protocol's own."
+        ),
     ] = None,
     root: Annotated[
         Path | None, typer.Option(help="Folder of the data set's own lists, where it has some.")
@@ -32,19 +37,20 @@ def evaluate(
     direct: Annotated[
         bool, typer.Option("--direct", help="Compare two spaces even if nothing connects them.")
     ] = False,
+    space: Annotated[list[str] | None, SPACE] = None,
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Measure retrieval by a published protocol."""
     from midspan.config import build
     from midspan.evaluation.protocols import PROTOCOLS
-    from midspan.spaces import Embeddings
 
+    spaces = SpaceNames.of(space, "query", "gallery")
     name = protocol or ("leave-one-out" if gallery is None else "query-gallery")
     settings = {"name": name} if root is None else {"name": name, "root": root}
     chosen = build(PROTOCOLS, settings, what="protocol")
     result = chosen.evaluate(
-        Embeddings.load(query),
-        Embeddings.load(gallery) if gallery is not None else None,
+        spaces.load(query, "query"),
+        spaces.load(gallery, "gallery") if gallery is not None else None,
         metrics=(
             tuple(metric.strip() for metric in metrics.split(","))
             if metrics
@@ -80,20 +86,24 @@ def compare(
         Path | None, typer.Option(help="Map between the two spaces, made by `bridge fit`.")
     ] = None,
     metric: Annotated[str, typer.Option(help="map, recall@1, map@r …")] = "map",
-    exclude: Annotated[
-        str | None, typer.Option(help="Column: items that share its value are not counted.")
+    exclude_column: Annotated[
+        str | None,
+        typer.Option("--exclude-column", help="Items that share its value are not counted."),
     ] = None,
     group: Annotated[str | None, typer.Option(help="Column to break the results down by.")] = None,
     images: Annotated[
         Path | None, typer.Option(help="Image folder, .csv, .npz or .tar, for the page.")
     ] = None,
     page: Annotated[Path | None, typer.Option(help="Write a page with all findings here.")] = None,
+    space: Annotated[list[str] | None, SPACE] = None,
+    force: Annotated[bool, FORCE] = False,
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Old against new: self, cross, gains, P-scores, and which queries got worse."""
     from midspan.evaluation import compare as compare_embeddings
-    from midspan.spaces import Embeddings
 
+    spaces = SpaceNames.of(space, "old", "new", "upper")
+    check_file(page, option="--page", suffixes=PAGE, force=force)
     if direct and bridge is not None:
         raise ConfigError("--direct and --bridge exclude each other: give one of them")
     loaded_bridge = None
@@ -101,21 +111,23 @@ def compare(
         from midspan.bridges import load_bridge
 
         loaded_bridge = load_bridge(bridge)
-    old_vectors, new_vectors = Embeddings.load(old), Embeddings.load(new)
-    upper_vectors = Embeddings.load(upper) if upper is not None else None
+    old_vectors, new_vectors = spaces.load(old, "old"), spaces.load(new, "new")
+    upper_vectors = spaces.load(upper, "upper") if upper is not None else None
     result = compare_embeddings(
         old=old_vectors,
         new=new_vectors,
         upper=upper_vectors,
         metric=metric,
         bridge=loaded_bridge,
-        exclude_column=exclude,
+        exclude_column=exclude_column,
         groups=group,
     )
     if page is not None:
         from midspan.reports import compare_page, evidence
 
-        shown = evidence(result, new=new_vectors, upper=upper_vectors, exclude_column=exclude)
+        shown = evidence(
+            result, new=new_vectors, upper=upper_vectors, exclude_column=exclude_column
+        )
         compare_page(
             result,
             page,
@@ -123,7 +135,7 @@ def compare(
             curves=shown.curves,
             rocs=shown.rocs,
             matrix=shown.matrix,
-            exclude_column=exclude,
+            exclude_column=exclude_column,
         )
     if as_json:
         print_json(result.to_dict())

@@ -1,4 +1,4 @@
-"""`midspan gallery create | add | search | info | verify | quantise | copy`."""
+"""`midspan gallery …`: what is stored, searched, looked after and copied."""
 
 from __future__ import annotations
 
@@ -8,21 +8,38 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from midspan.cli import exits, gallery_adopt, gallery_backup
+from midspan.cli.gallery_items import create_or_continue, items_from, mark_filled, with_further
+from midspan.cli.indexes import build_indexes, index_words
 from midspan.cli.output import JSON_OPTION, print_json, print_table
+from midspan.cli.runtime import RUNTIME, RuntimeName
+from midspan.cli.spaces import SPACE, SpaceNames
+from midspan.cli.verbs import Verbs
 from midspan.errors import ConfigError
 
 if TYPE_CHECKING:
     from midspan.gallery import Gallery
     from midspan.spaces import Embeddings
 
-app = typer.Typer(help="Stored items, their vectors by space, and search.", no_args_is_help=True)
+app = typer.Typer(
+    cls=Verbs, help="Stored items, their vectors by space, and search.", no_args_is_help=True
+)
 
 LOCATION = typer.Argument(
     help="shop.midspan, postgresql://…/db?table=shop, milvus://host:port/shop, qdrant://host/shop"
 )
-EMBEDDINGS = typer.Option(help="Vectors to store: .npz or .parquet.")
-IMAGES = typer.Option(help="Images to embed and store: folder, .csv, .npz, .tar shards.")
+EMBEDDINGS = typer.Option("--vectors", help="Vectors to store: .npz, .parquet or .npy.")
+IMAGES = typer.Option(
+    help="Images to embed and store: folder, .csv, .npz, .tar shards. With --vectors: where the "
+    "image of each id is, for `upgrade run --encoder`."
+)
 ENCODER = typer.Option(help="Encoder for --images: run folder, model.onnx, hf:… …")
+ALSO = typer.Option(
+    "--also",
+    help="Vectors of the same items in a further space: during an upgrade that promises a rollback "
+    "items need an old vector too.",
+)
+ALSO_ENCODER = typer.Option(help="A further encoder for --images, whose vectors are stored too.")
 GROUP_BY = typer.Option(help="Images that share this column are views of one item: fuse them.")
 
 
@@ -33,19 +50,28 @@ def create(
     images: Annotated[Path | None, IMAGES] = None,
     encoder: Annotated[str | None, ENCODER] = None,
     group_by: Annotated[str | None, GROUP_BY] = None,
+    space: Annotated[list[str] | None, SPACE] = None,
+    runtime: Annotated[RuntimeName, RUNTIME] = "auto",
     quantise: Annotated[
         str, typer.Option(help="Vectors in memory: none (float32), int8 or binary; files only.")
     ] = "none",
     as_json: bool = JSON_OPTION,
 ) -> None:
-    """Make a gallery for the space of these vectors, and fill it with them."""
-    from midspan.gallery import Gallery
-    from midspan.gallery.stores import check_place
+    """Make a gallery for the space of these vectors, and fill it with them.
 
-    chosen = check_place(location, quantise)
-    vectors, uris = _items(embeddings, images, encoder, group_by)
-    with Gallery.create(location, vectors.space, quantise=chosen) as gallery:
-        _fill(gallery, vectors, uris, replace=False)
+    Images are embedded and stored in batches: stopped, the same command continues.
+    """
+    from midspan.gallery.location import parse_location
+    from midspan.gallery.rules import check_quantise, refuse_quantise
+
+    chosen = check_quantise(quantise)
+    if chosen != "none":
+        refuse_quantise(parse_location(location).scheme, chosen)
+    items = items_from(embeddings, images, encoder, group_by, space, runtime=runtime)
+    with create_or_continue(location, items, quantise=chosen) as gallery:
+        items.write(gallery, replace=False, skip_present=True)
+        mark_filled(gallery, items)
+        build_indexes(gallery)
         _print_info(gallery, as_json=as_json)
 
 
@@ -55,53 +81,93 @@ def add(
     embeddings: Annotated[Path | None, EMBEDDINGS] = None,
     images: Annotated[Path | None, IMAGES] = None,
     encoder: Annotated[str | None, ENCODER] = None,
+    also: Annotated[Path | None, ALSO] = None,
+    also_encoder: Annotated[str | None, ALSO_ENCODER] = None,
     group_by: Annotated[str | None, GROUP_BY] = None,
+    space: Annotated[list[str] | None, SPACE] = None,
+    runtime: Annotated[RuntimeName, RUNTIME] = "auto",
     replace: Annotated[
         bool, typer.Option("--replace", help="Items that are there already get these vectors.")
     ] = False,
     as_json: bool = JSON_OPTION,
 ) -> None:
-    """Add items. Vectors of a space that the gallery does not know are refused."""
+    """Add items. Vectors of a space that the gallery does not know are refused.
+
+    Images are embedded and stored in batches: stopped, the same command skips what is there.
+    """
     from midspan.gallery import Gallery
 
-    vectors, uris = _items(embeddings, images, encoder, group_by)
-    with Gallery.open(location, encoder_space=vectors.space) as gallery:
-        _fill(gallery, vectors, uris, replace=replace)
+    items = with_further(
+        items_from(embeddings, images, encoder, group_by, space, runtime=runtime),
+        also,
+        also_encoder,
+        space,
+    )
+    with Gallery.open(location, encoder_space=items.space) as gallery:
+        items.write(gallery, replace=replace, skip_present=False)
+        build_indexes(gallery)
         _print_info(gallery, as_json=as_json)
 
 
 @app.command("search")
 def search(
     location: Annotated[str, LOCATION],
-    vectors: Annotated[Path, typer.Option(help="Queries: .npz or .parquet.")],
+    vectors: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Queries: .npz, .parquet or .npy. Twice, the same queries in the old and the new "
+            "space: an upgrade in mode both."
+        ),
+    ] = None,
+    image: Annotated[
+        list[Path] | None, typer.Option(help="A query image; may be repeated. Needs --encoder.")
+    ] = None,
+    encoder: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Embeds --image. Twice, the old and the new one: an upgrade in mode both."
+        ),
+    ] = None,
     k: Annotated[int, typer.Option("-k", min=1, help="Results for each query.")] = 10,
     where: Annotated[
-        str | None, typer.Option("--filter", help="Payload filter as JSON: '{\"labels\": 3}'.")
+        str | None, typer.Option("--filter", help='Payload filter as JSON: \'{"labels": "cat"}\'.')
     ] = None,
-    threshold: Annotated[float | None, typer.Option(help="Lowest score that counts.")] = None,
+    threshold: Annotated[
+        float | None, typer.Option(help="Lowest score (cosine) that counts.")
+    ] = None,
     exact: Annotated[bool, typer.Option("--exact", help="Compare with every vector.")] = False,
+    space: Annotated[list[str] | None, SPACE] = None,
     as_json: bool = JSON_OPTION,
 ) -> None:
     """The k nearest items of each query, in whatever state an upgrade is."""
     from midspan.gallery import Gallery
-    from midspan.spaces import Embeddings
-    from midspan.upgrade import search as search_routed
 
-    query = Embeddings.load(vectors)
+    queries = _queries(vectors, image, encoder, space)
+    query = queries[0]
+    if len(queries) > 1:
+        queries = [query, *(query.paired_with(one)[1] for one in queries[1:])]
     with Gallery.open(location) as gallery:
-        found = search_routed(
-            gallery, query, k=k, filter=_filter(where), threshold=threshold, exact=exact
+        results = gallery.search(
+            queries, k=k, filter=_filter(where), threshold=threshold, exact=exact
         )
     if as_json:
         rows = [
-            [{"id": hit.id, "score": hit.score, "space": hit.space.name} for hit in hits]
-            for hits in found
+            [
+                {
+                    "id": hit.id,
+                    "score": hit.score,
+                    "rank_score": hit.rank_score,
+                    "space": hit.space.name,
+                }
+                for hit in hits
+            ]
+            for hits in results
         ]
         print_json({"results": rows})
         return
     rows_for_people = [
         [str(name), str(rank), hit.id, f"{hit.score:.4f}", hit.space.name]
-        for name, hits in zip(query.ids, found, strict=True)
+        for name, hits in zip(query.ids, results, strict=True)
         for rank, hit in enumerate(hits, start=1)
     ]
     print_table(location, ["query", "rank", "item", "score", "space"], rows_for_people)
@@ -142,7 +208,31 @@ def verify(location: Annotated[str, LOCATION], as_json: bool = JSON_OPTION) -> N
         if result.ok:
             print("✓ all is well")
     if not result.ok:
-        raise typer.Exit(1)
+        raise typer.Exit(exits.INCOMPLETE)
+
+
+@app.command("optimise")
+def optimise(location: Annotated[str, LOCATION], as_json: bool = JSON_OPTION) -> None:
+    """Build the indexes that are due, remove what interrupted writes left, return free disk."""
+    from midspan.gallery import Gallery
+
+    with Gallery.open(location) as gallery:
+        gallery.optimise()
+        _print_info(gallery, as_json=as_json)
+
+
+@app.command("index-payload")
+def index_payload(
+    location: Annotated[str, LOCATION],
+    field: Annotated[str, typer.Argument(help="Payload field, such as brand or maker.country.")],
+    as_json: bool = JSON_OPTION,
+) -> None:
+    """Index a payload field, so that a filter which few items pass is fast."""
+    from midspan.gallery import Gallery
+
+    with Gallery.open(location) as gallery:
+        gallery.index_payload(field)
+        _print_info(gallery, as_json=as_json)
 
 
 @app.command("quantise")
@@ -180,44 +270,32 @@ def copy(
     print(f"{source} → {target}: {numbers}")
 
 
-def _items(
-    embeddings: Path | None, images: Path | None, encoder: str | None, group_by: str | None
-) -> tuple[Embeddings, list[str | None] | None]:
-    """(vectors, where each image is); vectors from a file or embedded now."""
-    from midspan.cli.views import embed_views, one_item_each
-    from midspan.spaces import Embeddings
-
-    if (embeddings is None) == (images is None):
-        raise ConfigError("give either --embeddings, or --images with --encoder")
-    if embeddings is not None:
-        return one_item_each(Embeddings.load(embeddings), None, group_by=group_by)
-    if encoder is None:
-        raise ConfigError("--images wants --encoder: the one whose vectors the gallery holds")
-    from midspan.data import open_images
-
-    assert images is not None
-    pictures = open_images(images)
-    failed: list[str] = []
-    vectors = embed_views(
-        encoder, pictures, on_failure=lambda name, why: failed.append(f"{name}: {why}")
-    )
-    for line in [*map(str, pictures.skipped), *failed]:
-        typer.echo(f"skipped {line}", err=True)
-    places = {str(name): row for row, name in enumerate(pictures.ids)}
-    uris: list[str | None] = [pictures.uri(places[str(name)]) for name in vectors.ids]
-    return one_item_each(vectors, uris, group_by=group_by)
+app.command("backup")(gallery_backup.backup)
+app.command("restore")(gallery_backup.restore)
+app.command("adopt")(gallery_adopt.adopt)
+app.command("export")(gallery_adopt.export)
+app.command("reconcile")(gallery_adopt.reconcile)
+app.command("hand-over")(gallery_adopt.hand_over)
+app.command("detach")(gallery_adopt.detach)
 
 
-def _fill(
-    gallery: Gallery, vectors: Embeddings, uris: list[str | None] | None, *, replace: bool
-) -> None:
-    """Columns of the embeddings become the payload, so that they can be filtered by."""
-    columns = {n: c.tolist() for n, c in vectors.columns.items() if c.ndim == 1}
-    payloads = [
-        {name: values[row] for name, values in columns.items()} for row in range(len(vectors))
-    ]
-    write = gallery.put if replace else gallery.add
-    write(vectors, uris=uris, payloads=payloads, show=True)
+def _queries(
+    vectors: list[Path] | None,
+    image: list[Path] | None,
+    encoder: list[str] | None,
+    space: list[str] | None,
+) -> list[Embeddings]:
+    """The same queries in each space: from files, or embedded now."""
+    if bool(vectors) == bool(image):
+        raise ConfigError("expected either --vectors FILE, or --image PHOTO with --encoder RUN")
+    if vectors:
+        names = SpaceNames.of(space, "vectors")
+        return [names.load(file, "vectors") for file in vectors]
+    if not encoder:
+        raise ConfigError("--image needs --encoder: one whose vectors the gallery can answer")
+    from midspan.encoders import load_embedder
+
+    return [load_embedder(one).embed(image or [], progress=False) for one in encoder]
 
 
 def _filter(text: str | None) -> dict[str, Any] | None:
@@ -228,23 +306,29 @@ def _filter(text: str | None) -> dict[str, Any] | None:
     except ValueError as error:
         raise ConfigError(f"--filter is not JSON ({error})") from error
     if not isinstance(parsed, dict):
-        raise ConfigError("--filter wants a JSON object, such as '{\"labels\": 3}'")
+        raise ConfigError('--filter wants a JSON object, such as \'{"labels": "cat"}\'')
     return parsed
 
 
 def _print_info(gallery: Gallery, *, as_json: bool) -> None:
     from midspan.gallery import QUANTISE
 
-    found = gallery.info()
+    info = gallery.info()
     if as_json:
-        print_json(found.to_dict())
+        print_json(info.to_dict())
         return
-    rows = [[name, f"{count:,}"] for name, count in found.by_space.items()]
-    rows += [["without a vector", f"{found.without:,}"], ["failed", f"{found.failed:,}"]]
+    indexes = {one["name"]: one["index"] for one in info.spaces}
+    rows = [
+        [name, f"{info.by_space.get(name, 0):,}", index_words(index)]
+        for name, index in indexes.items()
+    ]
+    rows += [["without a vector", f"{info.without:,}", ""], ["failed", f"{info.failed:,}", ""]]
     notes = []
-    if found.quantise is not None:
-        notes.append(f"vectors: {QUANTISE[found.quantise]}")
-    if found.upgrade is not None:
-        notes.append(f"upgrade {found.upgrade.get('phase')}; see: midspan upgrade status")
-    title = f"{found.location}: {found.items:,} items"
-    print_table(title, ["space", "items"], rows, note="\n".join(notes))
+    if info.quantise is not None:
+        built = any((one["index"] or {}).get("state") == "ready" for one in info.spaces)
+        small = "" if built else "float32, too few for an index; with one: "
+        notes.append(f"vectors: {small}{QUANTISE[info.quantise]}")
+    if info.upgrade is not None:
+        notes.append(f"upgrade {info.upgrade.get('phase')}; see: midspan upgrade status")
+    title = f"{info.location}: {info.items:,} items"
+    print_table(title, ["space", "items", "index"], rows, note="\n".join(notes))

@@ -1,4 +1,4 @@
-"""`midspan gate`: PASS, WARN or FAIL, with exit code 0 or 1."""
+"""`midspan gate`: PASS, FAIL or INCONCLUSIVE, with exit code 0, 1 or 3."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ from typing import Annotated
 
 import typer
 
+from midspan.cli.exits import exit_with
 from midspan.cli.output import JSON_OPTION, print_gate, print_json
+from midspan.cli.outputs import FORCE, PAGE, check_file
+from midspan.cli.spaces import SPACE, SpaceNames
+from midspan.cli.upgrade_options import MAX_FLIPS
 
 
 def gate(
@@ -19,33 +23,35 @@ def gate(
     truth: Annotated[
         Path | None, typer.Option(help="True new embeddings, if --after is mapped or mixed.")
     ] = None,
-    max_negative_flips: Annotated[
-        float, typer.Option(help="Share of queries that may turn from right to wrong.")
-    ] = 0.01,
+    max_negative_flips: Annotated[float | None, MAX_FLIPS] = None,
     min_retention: Annotated[
         float, typer.Option(help="Share of the reference's quality that must be left.")
-    ] = 0.95,
+    ] = 0.98,
     metric: Annotated[str, typer.Option(help="map, recall@1, map@r …; needs labels.")] = "map",
-    group: Annotated[str | None, typer.Option(help="Column to look at group by group.")] = None,
+    group: Annotated[
+        str | None,
+        typer.Option(help="Column (labels, shop …): no group may be significantly worse."),
+    ] = None,
     page: Annotated[Path | None, typer.Option(help="Write a page with the evidence here.")] = None,
+    space: Annotated[list[str] | None, SPACE] = None,
+    force: Annotated[bool, FORCE] = False,
     as_json: bool = JSON_OPTION,
 ) -> None:
-    """Decide whether to switch: exit code 0 for PASS and WARN, 1 for FAIL.
+    """Decide whether to switch: exit code 0 for PASS, 1 for FAIL, 3 for INCONCLUSIVE.
 
-    Labels are taken from --before; without labels, agreement with the reference's own ranking is
-    measured instead. The reference is --truth if given, else what serves today.
+    The interval decides, not the value: INCONCLUSIVE says how many more queries would. Labels are
+    taken from --before; without labels, what both encoders agree on must still be found. The
+    reference is --truth if given, else what serves today.
     """
-    from midspan.spaces import Embeddings
     from midspan.upgrade import gate as decide
 
-    def load(path: Path | None) -> Embeddings | None:
-        return None if path is None else Embeddings.load(path)
-
+    check_file(page, option="--page", suffixes=PAGE, force=force)
+    spaces = SpaceNames.of(space, "before", "after", "query", "truth")
     result = decide(
-        before=Embeddings.load(before),
-        after=Embeddings.load(after),
-        query=load(query),
-        truth=load(truth),
+        before=spaces.load(before, "before"),
+        after=spaces.load(after, "after"),
+        query=None if query is None else spaces.load(query, "query"),
+        truth=None if truth is None else spaces.load(truth, "truth"),
         max_negative_flips=max_negative_flips,
         min_retention=min_retention,
         metric=metric,
@@ -59,5 +65,4 @@ def gate(
         print_json(result.to_dict())
     else:
         print_gate(result)
-    if result.verdict == "FAIL":
-        raise typer.Exit(1)
+    exit_with(result.verdict)

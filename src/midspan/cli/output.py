@@ -12,6 +12,7 @@ import typer
 if TYPE_CHECKING:
     from midspan.upgrade import GateResult
 
+GROUPS = 10  # that are shown, the worst first
 JSON_OPTION = typer.Option(False, "--json", help="Print one JSON document and nothing else.")
 
 
@@ -31,7 +32,11 @@ def print_table(
         table.add_column(column, justify="left" if index == 0 else "right")
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))  # Text: names are not markup
-    Console().print(table)
+    console = Console()
+    if not console.is_terminal:  # in a pipe or a file nothing is cut to the width of a window
+        console = Console(width=10_000)
+        table.expand = False
+    console.print(table)
 
 
 def percent(value: float | None) -> str:
@@ -49,8 +54,9 @@ def milliseconds(seconds: float) -> str:
 
 
 def print_gate(result: GateResult) -> None:
+    worst = sorted(result.groups.items(), key=lambda one: one[1][0].p or 0.0)[:GROUPS]
     rows = []
-    for name, checks in {"all queries": result.checks, **result.groups}.items():
+    for name, checks in [("all queries", result.checks), *worst]:
         for check in checks:
             interval = f"{percent(check.low)} … {percent(check.high)}"
             limit = ("≤ " if check.name == "negative flips" else "≥ ") + percent(check.limit)
@@ -60,6 +66,28 @@ def print_gate(result: GateResult) -> None:
         ["", "check", "%", "95 % interval", "limit", "verdict"],
         rows,
     )
+    for line in gate_lines(result):
+        print(f"· {line}")
+
+
+def gate_lines(result: GateResult) -> list[str]:
+    """What the table does not say: flips, how many more queries, what the evidence is worth."""
+    lines = []
+    if (flips := result.flips) is not None:
+        lines.append(
+            f"negative flips {percent(flips.negative)} %, positive {percent(flips.positive)} %; "
+            f"an equally good encoder has {percent(flips.chance)} % by chance"
+        )
+    for check in result.checks:
+        if check.verdict != "INCONCLUSIVE":
+            continue
+        needed = "no number of queries decides: the value is on the limit"
+        if check.more_queries is not None:
+            needed = f"about {check.more_queries:,} more queries would decide"
+        lines.append(f"{check.name}: {needed}")
+    if len(result.groups) > GROUPS:
+        lines.append(f"{len(result.groups) - GROUPS:,} more groups: --json has them all")
+    return [*lines, *result.notes]
 
 
 def duration(seconds: float | None) -> str:

@@ -25,7 +25,7 @@ from midspan.errors import DataError, FormatError, ImageError
 
 if TYPE_CHECKING:
     from midspan.gallery import Item, Task
-    from midspan.upgrade.cluster import Parcel
+    from midspan.upgrade.cluster import Batch
 
 READERS = 8  # files read at once, as many as are decoded at once (data/sources.py)
 
@@ -51,9 +51,9 @@ class Shipment:
             ]
 
 
-def shipped(tasks: Sequence[Task]) -> Parcel:
+def shipped(tasks: Sequence[Task]) -> Batch:
     """What cannot be read here goes as it is: the worker will say why it has no image."""
-    from midspan.upgrade.cluster import Parcel
+    from midspan.upgrade.cluster import Batch
 
     items = tuple(task.item for task in tasks)
     files, places = dict[str, bytes](), dict[str, str]()
@@ -68,17 +68,17 @@ def shipped(tasks: Sequence[Task]) -> Parcel:
                 suffix = Path(uris[id].member or uris[id].file).suffix
                 places[id] = f"{number}-{row}{suffix}"
                 files[places[id]] = data
-    return Parcel(items, opened=Shipment(files, places))
+    return Batch(items, opened=Shipment(files, places))
 
 
 def _by_file(items: Sequence[Item]) -> dict[str, dict[str, ImageUri]]:
     """Uris by the set or shard that their images are in; "" for files of their own."""
-    found: dict[str, dict[str, ImageUri]] = {}
+    files: dict[str, dict[str, ImageUri]] = {}
     for item in items:
         if item.uri is not None:
             uri = ImageUri.of(item.uri)
-            found.setdefault(uri.whole, {})[item.id] = uri
-    return found
+            files.setdefault(uri.whole, {})[item.id] = uri
+    return files
 
 
 def _read(shard: str, uris: Sequence[ImageUri]) -> list[bytes | None]:
@@ -108,10 +108,10 @@ def _member(source: ShardSource, row: int) -> bytes | None:
 
 def _part(file: str, uris: Mapping[str, ImageUri]) -> tuple[bytes, list[str]]:
     """A small set of the rows that are there, and whose they are."""
-    from midspan.cli.upgrade_sources import image_set
+    from midspan.upgrade.images import stored_images
 
     try:
-        images = image_set(file).images
+        images = stored_images(file).images
     except (DataError, FormatError):
         return b"", []
     rows = {id: uri.row for id, uri in uris.items() if uri.row is not None}

@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
+from midspan.cli import exits
 from midspan.cli.output import JSON_OPTION, percent, print_json, print_table
+from midspan.cli.outputs import check_folder
 from midspan.errors import ConfigError, Interrupted, ProcessLost, RunError
 
 
@@ -34,14 +36,17 @@ def train(
 
     first = launched_rank() == 0
     try:
-        config = RunConfig.load(file, changes=change or [])
+        name = None if out is None else out.name
+        config = RunConfig.load(file, changes=change or [], default_name=name)
         folder = out or Path("runs") / config.name
+        check_folder(folder, option="--out")
         result = run(config, out=folder, restart=restart, device=device)
     except (ConfigError, RunError) as error:
         if first or isinstance(error, ProcessLost):
             raise
         # the first process of the run stops for the same reason, and says it for all
-        raise typer.Exit(130 if isinstance(error, Interrupted) else 1) from error
+        code = exits.INTERRUPTED if isinstance(error, Interrupted) else exits.ERROR
+        raise typer.Exit(code) from error
     if not first:
         return
     if as_json:
@@ -56,6 +61,11 @@ def train(
         print_table(config.name, ["test, %", *metrics], rows, note=result.metrics.get("note", ""))
     elif "note" in result.metrics:
         print(result.metrics["note"])
+    if "criterion" in result.metrics:
+        from midspan.evidence import Evidence
+
+        evidence = Evidence.from_dict(result.metrics["criterion"], source=str(result.path))
+        print(f"new queries on the old gallery: {evidence}")
     print(f"run folder: {result.path}")
 
 
@@ -66,7 +76,7 @@ def runs(
     """List the runs in a folder, newest first."""
     from midspan.training import list_runs
 
-    found = list_runs(root)
+    listed = list_runs(root)
     if as_json:
         print_json(
             {
@@ -80,7 +90,7 @@ def runs(
                         "scores": run.scores,
                         "changed": run.changed,
                     }
-                    for run in found
+                    for run in listed
                 ]
             }
         )
@@ -96,7 +106,7 @@ def runs(
             percent(run.scores.get("old_self")),
             run.changed,
         ]
-        for run in found
+        for run in listed
     ]
     columns = ["run", "state", "method", "epochs", "self", "cross", "old self", "changed (UTC)"]
-    print_table(f"{len(found)} runs in {root}", columns, rows)
+    print_table(f"{len(listed)} runs in {root}", columns, rows)

@@ -8,34 +8,47 @@ from typing import Annotated
 
 import typer
 
+from midspan.cli.exits import exit_with
 from midspan.cli.output import JSON_OPTION, print_gate, print_json, print_table
+from midspan.cli.spaces import SPACE, SpaceNames
+from midspan.cli.upgrade_criterion import reason_to_start
+from midspan.cli.upgrade_finish import delete_failed, finish, forget
 from midspan.cli.upgrade_options import (
     BRIDGE,
-    CALIBRATE,
     ENCODER,
+    GROUP,
     LOCATION,
     MAX_FLIPS,
     MIN_RETENTION,
     MODE,
     ORDER,
+    OVERRIDE,
+    QUERIES,
     SAMPLE,
     SHADOW_NEW,
     SHADOW_OLD,
     TO,
+    TRAFFIC,
     Mode,
+    share,
 )
 from midspan.cli.upgrade_plan import plan
 from midspan.cli.upgrade_run import run
 from midspan.cli.upgrade_sources import (
+    check_request,
+    encoder_named,
     opened,
-    sample_from,
     shadow_from,
     target_from,
 )
 from midspan.cli.upgrade_tables import print_status, print_trail
+from midspan.cli.verbs import Verbs
+from midspan.errors import ConfigError
 
 app = typer.Typer(
-    help="Change a gallery over to another encoder while it is searched.", no_args_is_help=True
+    cls=Verbs,
+    help="Change a gallery over to another encoder while it is searched.",
+    no_args_is_help=True,
 )
 
 app.command("plan")(plan)
@@ -48,23 +61,63 @@ def start(
     encoder: Annotated[str | None, ENCODER] = None,
     mode: Annotated[Mode, MODE] = "direct",
     bridge: Annotated[Path | None, BRIDGE] = None,
-    order: Annotated[str, ORDER] = "uncertainty",
-    calibrate: Annotated[bool | None, CALIBRATE] = None,
+    order: Annotated[str | None, ORDER] = None,
     sample: Annotated[int, SAMPLE] = 300,
+    traffic: Annotated[str, TRAFFIC] = "100%",
+    space: Annotated[list[str] | None, SPACE] = None,
+    override: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REASON",
+            help="Start although the encoder's own test says FAIL; the reason is recorded.",
+        ),
+    ] = None,
+    rollback: Annotated[
+        bool,
+        typer.Option(
+            help="Promise a way back: items without an old vector are refused. Without the promise "
+            "a rollback loses what came without one."
+        ),
+    ] = True,
     as_json: bool = JSON_OPTION,
 ) -> None:
-    """From the next query on the new encoder answers. No image is read but those of the sample."""
+    """From the next query on the new encoder answers. No image is read but those of the sample.
+
+    If the test at the end of its training found that its queries search the old gallery worse,
+    --override must say why to start nevertheless; a terminal asks for the reason (exit code 1
+    without one).
+    """
+    answered = share(traffic)
     with opened(location) as upgrade:
+        check_request(upgrade.gallery, mode=mode, bridge=bridge, order=order)
+        target = target_from(to, encoder, SpaceNames.of(space, "to"))
+        if mode == "direct":
+            override = reason_to_start(upgrade.gallery, target, override)
         upgrade.start(
             upgrade.gallery,
-            to=target_from(to, encoder),
+            to=target,
             mode=mode,
             bridge=bridge,
             order=order,
-            calibrate=calibrate,
-            sample=sample_from(upgrade.gallery, to, encoder, count=sample),
+            embed=None if to is not None or encoder is None else encoder_named(encoder)[1],
+            sample_size=sample,
+            traffic=answered,
+            rollback=rollback,
+            override=override,
             show=True,
         )
+        print_status(upgrade.status(), as_json=as_json)
+
+
+@app.command("traffic")
+def traffic(
+    location: Annotated[str, LOCATION],
+    answered: Annotated[str, typer.Argument(metavar="SHARE", help="5%, 0.05; 0: shadow.")],
+    as_json: bool = JSON_OPTION,
+) -> None:
+    """The share of the queries that the new way answers, from the next query on."""
+    with opened(location) as upgrade:
+        upgrade.set_traffic(share(answered))
         print_status(upgrade.status(), as_json=as_json)
 
 
@@ -84,19 +137,28 @@ def failures(
     retry: Annotated[
         bool, typer.Option("--retry", help="Put them back on the work list, for the next run.")
     ] = False,
+    delete: Annotated[
+        bool, typer.Option("--delete", help="Delete these items from the gallery, for good.")
+    ] = False,
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Items that could not be embedded, with reasons."""
+    if retry and delete:
+        raise ConfigError("--retry and --delete exclude each other")
     with opened(location) as upgrade:
-        found = upgrade.gallery.store.failures(after="", limit=100_000)
+        listed = upgrade.gallery.work.failures(after="", limit=100_000)
         retried = upgrade.retry() if retry else 0
+        deleted = delete_failed(upgrade.gallery, listed) if delete else 0
     if as_json:
-        print_json({"failures": [asdict(failure) for failure in found], "retried": retried})
+        counts = {"retried": retried, "deleted": deleted}
+        print_json({"failures": [asdict(failure) for failure in listed], **counts})
         return
-    rows = [[one.id, one.reason, str(one.attempts), one.uri or "–"] for one in found]
-    print_table(f"{len(found)} failures", ["item", "reason", "tries", "image"], rows)
+    rows = [[one.id, one.reason, str(one.attempts), one.uri or "–"] for one in listed]
+    print_table(f"{len(listed)} failures", ["item", "reason", "tries", "image"], rows)
     if retry:
         print(f"{retried} are back on the work list")
+    if delete:
+        print(f"{deleted} items were deleted")
 
 
 @app.command("trail")
@@ -107,7 +169,7 @@ def trail(
 ) -> None:
     """Who did what and when: the gallery's own record."""
     with opened(location) as upgrade:
-        entries = upgrade.gallery.trail(limit=limit)
+        entries = upgrade.gallery.audit_log(limit=limit)
     if as_json:
         print_json({"trail": [asdict(entry) for entry in entries]})
     else:
@@ -127,10 +189,14 @@ def pause(
 
 
 @app.command("resume")
-def resume(location: Annotated[str, LOCATION], as_json: bool = JSON_OPTION) -> None:
-    """Allow the backfill again; then start `upgrade run`."""
+def resume(
+    location: Annotated[str, LOCATION],
+    override: Annotated[str | None, OVERRIDE] = None,
+    as_json: bool = JSON_OPTION,
+) -> None:
+    """Allow the backfill again; then start `upgrade run`. After a FAIL, --override says why."""
     with opened(location) as upgrade:
-        upgrade.resume()
+        upgrade.resume(override=override)
         print_status(upgrade.status(), as_json=as_json)
 
 
@@ -139,15 +205,28 @@ def gate(
     location: Annotated[str, LOCATION],
     shadow_old: Annotated[Path, SHADOW_OLD],
     shadow_new: Annotated[Path, SHADOW_NEW],
-    max_negative_flips: Annotated[float, MAX_FLIPS] = 0.01,
-    min_retention: Annotated[float, MIN_RETENTION] = 0.95,
+    queries: Annotated[Path | None, QUERIES] = None,
+    group: Annotated[str | None, GROUP] = None,
+    max_negative_flips: Annotated[float | None, MAX_FLIPS] = None,
+    min_retention: Annotated[float, MIN_RETENTION] = 0.98,
+    space: Annotated[list[str] | None, SPACE] = None,
     as_json: bool = JSON_OPTION,
 ) -> None:
-    """Ask the old service and today's the same queries. FAIL pauses and is exit code 1."""
+    """Ask the old service and today's the same queries. A FAIL pauses.
+
+    What is right is said by clicks (--queries), or by labels, or else by what both encoders agree
+    on. The interval decides: INCONCLUSIVE (exit code 3) says how many more queries are needed.
+    """
     from midspan.upgrade import judged_by, shadow_gate
 
     shadow = shadow_from(
-        shadow_old, shadow_new, max_negative_flips=max_negative_flips, min_retention=min_retention
+        shadow_old,
+        shadow_new,
+        SpaceNames.of(space, "shadow-old", "shadow-new"),
+        max_negative_flips=max_negative_flips,
+        min_retention=min_retention,
+        queries=queries,
+        group=group,
     )
     assert shadow is not None
     with opened(location) as upgrade:
@@ -157,26 +236,11 @@ def gate(
         print_json(result.to_dict())
     else:
         print_gate(result)
-    if result.verdict == "FAIL":
-        raise typer.Exit(1)
+    exit_with(result.verdict)
 
 
-@app.command("finish")
-def finish(
-    location: Annotated[str, LOCATION],
-    force: Annotated[
-        bool, typer.Option("--force", help="Also with items left, or after a failed gate.")
-    ] = False,
-    as_json: bool = JSON_OPTION,
-) -> None:
-    """Drop the old vectors, for good."""
-    with opened(location) as upgrade:
-        done, space = upgrade.finish(force=force), upgrade.gallery.space
-    if as_json:
-        print_json({"location": location, **asdict(done)})
-        return
-    left = f"; {done.left:,} items are left to embed" if done.left else ""
-    print(f"{location} is in {space}; {done.dropped:,} old vectors dropped{left}")
+app.command("finish")(finish)
+app.command("forget")(forget)
 
 
 @app.command("rollback")

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from midspan.cli.output import JSON_OPTION, print_json
+from midspan.cli import exits
+from midspan.cli.indexes import build_indexes
+from midspan.cli.output import JSON_OPTION, print_json, print_table
 from midspan.cli.ray_workers import (
     GPUS,
     RAY,
@@ -19,28 +21,39 @@ from midspan.cli.ray_workers import (
     seen_here,
     workers_from,
 )
+from midspan.cli.runtime import RUNTIME, RuntimeName
+from midspan.cli.spaces import SPACE, SpaceNames
 from midspan.cli.upgrade_options import (
     ENCODER,
+    GROUP,
     LOCATION,
     MAX_FLIPS,
     MIN_RETENTION,
+    QUERIES,
     SHADOW_NEW,
     SHADOW_OLD,
 )
-from midspan.cli.upgrade_sources import embed_from, opened, shadow_from, watched
+from midspan.cli.upgrade_sources import embed_from, opened, shadow_from, source_named, watched
 from midspan.errors import ConfigError
 
 if TYPE_CHECKING:
-    from midspan.upgrade import Report
+    from collections.abc import Sequence
+
+    from midspan.gallery import Gallery
+    from midspan.upgrade import Reason, Report
     from midspan.upgrade.cluster import ClusterReport, Make
+
+SHOWN = 10  # reasons in the table
 
 
 def run(
     location: Annotated[str, LOCATION],
     embeddings: Annotated[
-        Path | None, typer.Option(help="Vectors that exist already, found by id: .npz, .parquet.")
+        Path | None,
+        typer.Option("--vectors", help="Vectors that exist already, found by id: .npz, .parquet."),
     ] = None,
     encoder: Annotated[str | None, ENCODER] = None,
+    runtime: Annotated[RuntimeName, RUNTIME] = "auto",
     limit: Annotated[int | None, typer.Option(min=1, help="Stop after so many items.")] = None,
     max_rate: Annotated[float | None, typer.Option(help="Items a second at most.")] = None,
     max_latency: Annotated[
@@ -50,44 +63,63 @@ def run(
         bool, typer.Option("--full-speed", help="No rest for searches of other processes.")
     ] = False,
     batch: Annotated[
-        int, typer.Option(min=1, help="Items embedded and written at once, to begin with.")
+        int,
+        typer.Option(
+            "--batch-size", min=1, help="Items embedded and written at once, to begin with."
+        ),
     ] = 64,
     shadow_old: Annotated[Path | None, SHADOW_OLD] = None,
     shadow_new: Annotated[Path | None, SHADOW_NEW] = None,
-    max_negative_flips: Annotated[float, MAX_FLIPS] = 0.01,
-    min_retention: Annotated[float, MIN_RETENTION] = 0.95,
+    queries: Annotated[Path | None, QUERIES] = None,
+    group: Annotated[str | None, GROUP] = None,
+    max_negative_flips: Annotated[float | None, MAX_FLIPS] = None,
+    min_retention: Annotated[float, MIN_RETENTION] = 0.98,
     ray: Annotated[str | None, RAY] = None,
     workers: Annotated[int | None, WORKERS] = None,
     gpus_per_worker: Annotated[float | None, GPUS] = None,
     ship_images: Annotated[bool, SHIP] = False,
+    space: Annotated[list[str] | None, SPACE] = None,
     as_json: bool = JSON_OPTION,
 ) -> None:
     """The backfill. Stop it at any time, start it again, run it in several processes at once.
 
-    With shadow queries the gate is asked each 1,000 items; a FAIL pauses the upgrade. With --ray
-    the workers of a cluster embed, and this process claims and writes.
+    Items that failed are tried again when the vectors come from another source than before. The
+    exit code is 1 if items failed, or if the upgrade is paused or ended. With shadow queries the
+    gate is asked 20 times on the whole way; a FAIL pauses the upgrade. With --ray the workers of a
+    cluster embed, and this process claims and writes.
     """
-    from midspan.upgrade import Settings, watch
+    from midspan.upgrade import Settings, reasons, watch
     from midspan.upgrade.cluster import run_on_cluster
 
     cluster = workers_from(ray, workers, gpus_per_worker, ship_images=ship_images)
     make = None if cluster is None else _made_there(embeddings, encoder)
+    spaces = SpaceNames.of(space, "vectors", "shadow-old", "shadow-new")
     shadow = shadow_from(
-        shadow_old, shadow_new, max_negative_flips=max_negative_flips, min_retention=min_retention
+        shadow_old,
+        shadow_new,
+        spaces,
+        max_negative_flips=max_negative_flips,
+        min_retention=min_retention,
+        queries=queries,
+        group=group,
     )
     spread: ClusterReport | None = None
+    embed = (
+        None if cluster is not None else embed_from(embeddings, encoder, spaces, runtime=runtime)
+    )
     with (
         opened(location) as upgrade,
         watched(upgrade.gallery, max_latency, full_speed=full_speed) as latency,
     ):
+        retried = _retried(upgrade.gallery, embeddings, encoder, spaces)
         check = None if shadow is None else watch(upgrade.gallery, shadow)
         # A search that comes in the middle of a batch waits for all of it; images that travel fill
         # the cluster's memory: keep them small.
         small = latency is not None or ship_images
         settings = Settings(batch=batch, growth=1) if small else Settings(batch=batch)
-        if cluster is None or make is None:
+        if embed is not None:
             report = upgrade.run(
-                embed_from(embeddings, encoder),
+                embed,
                 limit=limit,
                 max_rate=max_rate,
                 latency=latency,
@@ -96,6 +128,8 @@ def run(
                 show=True,
             )
         else:
+            assert cluster is not None
+            assert make is not None
             spread = run_on_cluster(
                 upgrade.gallery,
                 make,
@@ -110,7 +144,33 @@ def run(
                 show=True,
             )
             report = spread.report
-    _print(report, spread, as_json=as_json)
+        if report.stopped == "done":
+            build_indexes(upgrade.gallery)
+        failures = reasons(upgrade.gallery) if report.failed else []
+        stopped = report.stopped in ("paused", "ended") or upgrade.status().phase == "paused"
+    _print(report, spread, failures, retried=retried, as_json=as_json)
+    if report.failed or stopped:
+        raise typer.Exit(exits.INCOMPLETE)
+
+
+def _retried(
+    gallery: Gallery, embeddings: Path | None, encoder: str | None, spaces: SpaceNames
+) -> int:
+    """Record the source of this run; how many items failed with another one and are tried again."""
+    from midspan.errors import GalleryError
+    from midspan.upgrade import use_source, without_uris
+
+    if gallery.state.target is None:
+        return 0  # nothing is to be done, which `run` says
+    if encoder is not None and (count := without_uris(gallery)):
+        shop = gallery.location
+        raise GalleryError(
+            f"{shop}: none of the {count:,} items that need a new vector has a uri, so --encoder "
+            "finds no image to read. Two ways out: embed the images elsewhere and give the vectors "
+            f"(midspan upgrade run {shop} --vectors NEW.npz), or say where the images are "
+            f"(midspan gallery add {shop} --vectors OLD.npz --images PHOTOS/ --replace)"
+        )
+    return use_source(gallery, source_named(embeddings, encoder, spaces))
 
 
 def _made_there(embeddings: Path | None, encoder: str | None) -> Make:
@@ -122,9 +182,17 @@ def _made_there(embeddings: Path | None, encoder: str | None) -> Make:
     return carried(encoder)
 
 
-def _print(report: Report, spread: ClusterReport | None, *, as_json: bool) -> None:
+def _print(
+    report: Report,
+    spread: ClusterReport | None,
+    failures: Sequence[Reason],
+    *,
+    retried: int,
+    as_json: bool,
+) -> None:
     if as_json:
         document = {**asdict(report), "rate": report.rate, "seconds_left": report.seconds_left}
+        document |= {"retried": retried, "reasons": [asdict(reason) for reason in failures]}
         if spread is not None:
             document["cluster"] = {
                 "workers": spread.workers,
@@ -135,10 +203,17 @@ def _print(report: Report, spread: ClusterReport | None, *, as_json: bool) -> No
         print_json(document)
         return
     print(
-        f"{report.stopped}: {report.written:,} written, {report.given_up:,} given up in "
+        f"{report.stopped}: {report.written:,} written, {report.given_up:,} failed in "
         f"{report.seconds:.1f} s ({report.rate:,.0f} items/s); old {report.old:,} + new "
         f"{report.new:,} + failed {report.failed:,} = {report.all:,}"
     )
+    if retried:
+        print(f"{retried:,} items that had failed were tried again: the source is another one")
+    if failures:
+        rows = [[f"{one.items:,}", one.text, one.example] for one in failures[:SHOWN]]
+        more = len(failures) - len(rows)
+        note = f"and {more} more reasons: midspan upgrade failures" if more else ""
+        print_table("items that failed", ["items", "reason", "example"], rows, note=note)
     if spread is not None:
         print(
             f"{spread.workers} workers on {spread.nodes} nodes; {spread.lost} were lost, and "

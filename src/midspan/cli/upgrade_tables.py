@@ -2,35 +2,83 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from midspan.cli.indexes import index_words
 from midspan.cli.output import duration, percent, print_json, print_table
+from midspan.evidence import Evidence
 
 if TYPE_CHECKING:
-    from midspan.gallery import Entry
+    from midspan.gallery import AuditEvent
     from midspan.upgrade import Plan, Status
-    from midspan.upgrade.scale import ScalePlan, StorePlan
 
 
-def print_status(found: Status, *, as_json: bool) -> None:
+def print_status(status: Status, *, as_json: bool) -> None:
     if as_json:
-        print_json(found.to_dict())
+        print_json(status.to_dict())
         return
     rows = [
-        ["phase", found.phase + (f" ({found.reason})" if found.reason else "")],
-        ["mode, order", f"{found.mode or '–'}, {found.order or '–'}"],
-        ["from, to", f"{found.from_space or '–'} → {found.to_space or '–'}"],
-        ["old + new + failed = all", f"{found.old:,} + {found.new:,} + {found.failed:,}"],
-        ["", f"= {found.all:,} ({percent(found.share)} % new)"],
-        ["rate", "nobody works" if found.rate is None else f"{found.rate:,.1f} items/s"],
-        ["time left", duration(found.seconds_left)],
-        ["gate", found.gate or "not asked"],
+        ["phase", phase_words(status)],
+        ["mode, order", f"{status.mode or '–'}, {status.order or '–'}"],
+        ["from, to", f"{status.from_space or '–'} → {status.to_space or '–'}"],
+        ["old + new + failed = all", f"{status.old:,} + {status.new:,} + {status.failed:,}"],
+        ["", f"= {status.all:,} ({percent(status.share)} % new)"],
+        ["rate", "no worker is running" if status.rate is None else f"{status.rate:,.1f} items/s"],
+        ["time left", duration(status.seconds_left)],
+        ["gate", gate_words(status)],
+        *gate_evidence(status),
+        *way_back(status),
     ]
-    if found.mixing is not None:
-        rows.append(["scores of old and new vectors", mixing_words(found.mixing)])
-    print_table(f"{found.location}: upgrade", ["", ""], rows)
+    rows += [[f"index of {name}", index_words(index)] for name, index in status.indexes.items()]
+    for arm, name in (("old", "searches as before"), ("new", "searches the new way")):
+        if (times := status.arms.get(arm)) is not None:
+            spent = f"p50 {times.p50_ms:,.1f} ms, p99 {times.p99_ms:,.1f} ms"
+            rows.append([name, f"{times.searches:,}, {spent}"])
+    if status.traffic is not None:
+        shadow = " (shadow)" if not status.traffic else ""
+        rows.append(["traffic answered the new way", f"{percent(status.traffic)} %{shadow}"])
+        rows.append(["scores of old and new vectors", score_words(status.standardised)])
+    print_table(f"{status.location}: upgrade", ["", ""], rows)
+
+
+def phase_words(status: Status) -> str:
+    words = status.phase + (f" ({status.reason})" if status.reason else "")
+    if status.phase != "running" or status.traffic in (None, 1):
+        return words
+    return f"{words}, {'canary' if status.traffic else 'shadow'}"
+
+
+def gate_words(status: Status) -> str:
+    if status.gate is None:
+        return "not asked"
+    if status.override is None:
+        return status.gate
+    return f"{status.gate}; overridden by {status.override['who']}: {status.override['reason']}"
+
+
+def gate_evidence(status: Status) -> list[list[str]]:
+    """What the last verdict rests on: both ways asked the same queries."""
+    seen = status.evidence
+    if seen is None or seen["before"] is None:
+        return []
+    values = f"as before {percent(seen['before'])}, the new way {percent(seen['after'])}"
+    asked = f"{seen['queries']:,} queries at {percent(seen['share'])} % new"
+    return [[f"  {seen['metric']}, %", values], ["", asked]]
+
+
+def way_back(status: Status) -> list[list[str]]:
+    if status.would_vanish is None:
+        return []
+    rows = [["would vanish on rollback", f"{status.would_vanish:,}"]]
+    if status.phase == "finished":
+        until = "midspan upgrade forget"
+        if status.keep_until is not None:
+            moment = datetime.fromtimestamp(status.keep_until).astimezone()
+            until = moment.isoformat(sep=" ", timespec="minutes")
+        rows.append(["old vectors", f"kept until {until}"])
+    return rows
 
 
 def print_plan(plan: Plan) -> None:
@@ -41,16 +89,18 @@ def print_plan(plan: Plan) -> None:
         ["items", f"{plan.items:,}, {plan.to_embed:,} to embed"],
         ["time", f"{duration(plan.seconds)} on this machine" if plan.seconds is not None else "–"],
         ["disk until finished", f"{plan.disk_bytes / 1e6:,.1f} MB"],
-        ["searches for a query", str(plan.searches_per_query)],
+        ["searches, encoders for a query", f"{plan.searches_per_query}, {plan.encoders_per_query}"],
     ]
+    if plan.compatibility is not None:
+        evidence = Evidence.from_dict(plan.compatibility, source="plan")
+        rows.append(["trained compatible", str(evidence)])
     if plan.gate is not None:
         rows.append(["gate at the start", f"{plan.gate['verdict']} on {plan.sample:,} items"])
         rows += [
             [f"  {check['name']}", f"{percent(check['value'])} %, limit {percent(check['limit'])}"]
             for check in plan.gate["checks"]
         ]
-    if plan.mixing is not None:
-        rows.append(["scores of old and new vectors", mixing_words(plan.mixing)])
+    rows.append(["scores of old and new vectors", score_words(plan.standardised)])
     if plan.curve is not None:
         shown = ", ".join(percent(value) for value in plan.curve["values"][::5])
         rows.append([f"expected {plan.curve['metric']}, %", f"{shown} at 0, 50, 100 %"])
@@ -59,84 +109,14 @@ def print_plan(plan: Plan) -> None:
         print(f"· {note}")
 
 
-def print_scale_plan(plan: ScalePlan) -> None:
-    cluster, rate = plan.cluster, plan.items / plan.embed_seconds
-    rows = [
-        ["images read", f"{size(plan.image_bytes)}, {duration(plan.read_seconds)}"],
-        ["decoded", duration(plan.decode_seconds) if plan.decode_seconds else "with embedding"],
-        ["embedded", f"{duration(plan.embed_seconds)}, {rate:,.0f} images/s"],
-        ["new vectors written", size(plan.vector_bytes)],
-        ["network of a worker", f"{plan.gbit_needed:.3g} of {cluster.gbit:g} Gbit/s"],
-    ]
-    gpus = f", {cluster.gpus} GPUs" if cluster.gpus else ""
-    what = f"{plan.items:,} items, {plan.dim} dimensions, {plan.image_kb:g} kB an image"
-    print(f"{what}; {cluster.workers:,} workers{gpus}")
-    print_table("workers", ["", "all together"], rows)
-    lines: list[tuple[str, Callable[[StorePlan], str]]] = [
-        ("start: list the work", lambda one: duration(one.start_seconds)),
-        ("order: one pass", lambda one: duration(one.order_seconds)),
-        ("write vectors", lambda one: duration(one.write_seconds)),
-        ("backfill, all at once", lambda one: duration(one.backfill_seconds)),
-        ("build the index", lambda one: duration(one.index_seconds)),
-        ("all", lambda one: ("" if one.complete else "> ") + duration(one.seconds)),
-        ("bottleneck", lambda one: one.bottleneck),
-        ("workers of use", lambda one: f"{one.useful_workers:,}"),
-        ("money", lambda one: "–" if one.money is None else f"{one.money:,.0f}"),
-        ("disk before finish", lambda one: size(one.disk_bytes)),
-    ]
-    lines += [
-        (f"memory, {name}", lambda one, name=name: size(one.memory_bytes[name]))  # type: ignore[misc]
-        for name in plan.stores[0].memory_bytes
-    ]
-    lines.append(
-        (f"machines of {cluster.machine_gb:g} GB", lambda one: _or_none(one.machines["float32"]))
-    )
-    lines.append(("breaks first at", lambda one: _or_none(_first_limit(one))))
-    table = [[label, *(show(one) for one in plan.stores)] for label, show in lines]
-    print_table("by store", ["", *(one.store for one in plan.stores)], table)
-    for one in plan.stores:
-        for limit in one.limits:
-            if limit.items < plan.items:
-                print(f"· {one.store}, above {limit.items:,} items: {limit.what}; {limit.then}")
-    print("· –: not measured, or not to be had; costs of one item: docs/scale.md")
-
-
-def _first_limit(one: StorePlan) -> int | None:
-    return one.limits[0].items if one.limits else None
-
-
-def _or_none(value: int | None) -> str:
-    return "–" if value is None else f"{value:,}"
-
-
-def size(count: float | None) -> str:
-    """Bytes for people, in powers of a thousand, as disks and networks are sold."""
-    if count is None:
-        return "–"
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:,.3g} PB"
-
-
-def print_trail(entries: Sequence[Entry]) -> None:
+def print_trail(entries: Sequence[AuditEvent]) -> None:
     """A line each, as in a log."""
     for entry in entries:
         when = datetime.fromtimestamp(entry.when).astimezone().isoformat(timespec="seconds")
-        details = ", ".join(f"{name} {value}" for name, value in entry.details.items())
+        known = [(name, value) for name, value in entry.details.items() if value is not None]
+        details = ", ".join(f"{name} {value}" for name, value in known)
         print(f"{when} {entry.who} {entry.what}" + (f": {details}" if details else ""))
 
 
-def mixing_words(mixing: Mapping[str, Any]) -> str:
-    """What was chosen, and by how much it was better on the sample."""
-    words = {
-        "plain": "as they are",
-        "odds": "calibrated by labels",
-        "neighbours": "calibrated by neighbours",
-    }[mixing["chosen"]]
-    quality = mixing["quality"]
-    if len(quality) < 2:
-        return words
-    tried = ", ".join(f"{name} {percent(value)}" for name, value in quality.items())
-    return f"{words} (mAP on held-out queries, %: {tried})"
+def score_words(standardised: bool) -> str:
+    return "standardised over the sample" if standardised else "merged as they are"

@@ -17,15 +17,36 @@ import numpy as np
 
 from midspan.client.address import item_path
 from midspan.client.events import parse_events
+from midspan.client.explore import ExploreVerbs
+from midspan.client.jobs import JobVerbs
 from midspan.client.portions import portions
 from midspan.client.reading import read
+from midspan.client.transport import (
+    GALLERIES,
+    RETRY_STATUSES,
+    Call,
+    RetryPolicy,
+    Transport,
+    as_json,
+    back_off,
+)
 from midspan.client.upgrade import UpgradeVerbs
-from midspan.client.values import (
+from midspan.errors import (
+    ConfigError,
+    ImageError,
+    ItemError,
+    RequestError,
+    Unreachable,
+)
+from midspan.spaces import Embeddings, FloatArray
+from midspan.wire import (
     AuditAnswer,
     AuditEntry,
     Comparison,
     Deleted,
     Event,
+    Galleries,
+    GalleryEntry,
     GalleryInfo,
     Health,
     Hit,
@@ -36,15 +57,6 @@ from midspan.client.values import (
     Verification,
     Written,
 )
-from midspan.client.wire import AGAIN, Call, Patience, Wire, as_json, back_off
-from midspan.errors import (
-    ConfigError,
-    ImageError,
-    ItemError,
-    RequestError,
-    Unreachable,
-)
-from midspan.spaces import Embeddings, FloatArray
 
 Image = str | Path | bytes  # where it is, or its bytes as in the file
 Vector = Sequence[float] | FloatArray
@@ -56,8 +68,31 @@ SILENCE = 45.0  # seconds; a service that lives sends a heartbeat every 15
 class Client:
     """One service. Threads may share it; close it, or use it in `with`.
 
-    token: of a reader or an admin. It is never sent over plain http beyond this machine, unless
-    allow_http says that nobody else listens there.
+    Args:
+        url: Of the service: "http://127.0.0.1:8080".
+        token: Of a reader or an admin. It is never sent over plain http beyond this machine, unless
+            allow_http says that nobody else listens there.
+        gallery: Name of one of the service's galleries; default its default.
+        timeout: Seconds for a call; `long_timeout` for plans and comparisons.
+        retries: How often a call is repeated that the service could not answer.
+        longest_wait: Seconds between two tries.
+        allow_http: Send the token over plain http.
+
+    Raises:
+        ConfigError: Not a URL, or a token that would be sent in the open.
+        Unreachable: Each call: the service did not answer, after all retries.
+
+    Example:
+        >>> import midspan as ms
+        >>> client = ms.Client("http://127.0.0.1:8080")
+        >>> client
+        Client('http://127.0.0.1:8080')
+        >>> client.close()
+
+        With a service at that address:
+
+        >>> for hit in client.search(image="chair.jpg", k=5):  # doctest: +SKIP
+        ...     print(hit.id, hit.score)
     """
 
     def __init__(
@@ -65,26 +100,32 @@ class Client:
         url: str,
         token: str | None = None,
         *,
+        gallery: str | None = None,
         timeout: float = 30.0,
         long_timeout: float = 600.0,
         retries: int = 4,
         longest_wait: float = 30.0,
         allow_http: bool = False,
     ) -> None:
-        """Defaults are those of `Patience`; each call is tried once and `retries` times more."""
+        """Defaults are those of `RetryPolicy`; each call is tried once and `retries` times more."""
         if timeout <= 0 or long_timeout <= 0 or retries < 0 or longest_wait < 0:
             raise ConfigError("time-outs are more than 0 seconds, retries and longest_wait 0 or up")
-        patience = Patience(
+        policy = RetryPolicy(
             timeout=timeout, long_timeout=long_timeout, retries=retries, longest_wait=longest_wait
         )
-        self._wire = Wire(url, token, patience=patience, allow_http=allow_http)
-        self.upgrade = UpgradeVerbs(self._wire)
+        self._transport = Transport(
+            url, token, policy=policy, allow_http=allow_http, gallery=gallery
+        )
+        self.jobs = JobVerbs(self._transport)
+        self.explore = ExploreVerbs(self._transport, self.jobs)
+        self.upgrade = UpgradeVerbs(self._transport, self.jobs)
 
     def __repr__(self) -> str:
-        return f"Client({self._wire.url!r})"
+        gallery = self._transport.gallery
+        return f"Client({self._transport.url!r}{'' if gallery is None else f', {gallery=}'})"
 
     def close(self) -> None:
-        self._wire.close()
+        self._transport.close()
 
     def __enter__(self) -> Self:
         return self
@@ -110,10 +151,12 @@ class Client:
         threshold: float | None = None,
         exact: bool = False,
         space: str | None = None,
+        also: Mapping[str, Vector] | None = None,
     ) -> tuple[Hit, ...]:
         """The nearest items to an image, to a stored item (without itself) or to a vector.
 
         space: that of the vector, by fingerprint or name; default the one that queries come in.
+        also: the same query in the other space of an upgrade in mode both, by its name.
         """
         if sum(query is not None for query in (image, id, vector)) != 1:
             raise ItemError("give one of image=, id= and vector=")
@@ -124,6 +167,10 @@ class Client:
             found = self._post("/v1/search/item", {"id": id, **options})
         else:
             body = {"vector": np.asarray(vector).tolist(), "space": space, **options}
+            body["also"] = [
+                {"space": name, "vectors": [np.asarray(one).tolist()]}
+                for name, one in (also or {}).items()
+            ]
             found = self._post("/v1/search/vector", body)
         return read(SearchAnswer, found).results
 
@@ -136,12 +183,20 @@ class Client:
         threshold: float | None = None,
         exact: bool = False,
         space: str | None = None,
+        also: Embeddings | None = None,
     ) -> tuple[tuple[Hit, ...], ...]:
-        """Several vectors in one request, at most 256; embeddings bring their own space."""
+        """Several vectors in one request, at most 256; embeddings bring their own space.
+
+        also: the same queries, row by row, in the other space of an upgrade in mode both.
+        """
         if isinstance(vectors, Embeddings):
             space = vectors.space.fingerprint
         rows = vectors.vectors if isinstance(vectors, Embeddings) else vectors
-        body = {"vectors": [np.asarray(row).tolist() for row in rows], "space": space}
+        body: dict[str, Any] = {"vectors": [np.asarray(row).tolist() for row in rows]}
+        body["space"] = space
+        if also is not None:
+            further = {"space": also.space.fingerprint, "vectors": also.vectors.tolist()}
+            body["also"] = [further]
         found = self._post("/v1/search/vector", {**body, **_options(k, filter, threshold, exact)})
         return read(SearchManyAnswer, found).results
 
@@ -188,58 +243,76 @@ class Client:
         payload: Mapping[str, Any] | None = None,
         uri: str | None = None,
         space: str | None = None,
+        also: Mapping[str, Vector] | None = None,
     ) -> Written:
-        """Add or replace one: its image, which the service embeds, or a vector made elsewhere."""
+        """Add or replace one: its image, which the service embeds, or a vector made elsewhere.
+
+        also: its vectors in further spaces, by their names: during an upgrade that promises a
+        rollback an item has an old vector, and may have a new one.
+        """
         path, payload = item_path("/v1/items", id), dict(payload or {})
         if (image is None) == (vector is None):
             raise ItemError("give either image= or vector=")
         if image is not None:
-            if uri is not None or space is not None:
-                raise ItemError("uri= and space= go with vector=; the service keeps the image")
+            if uri is not None or space is not None or also:
+                raise ItemError(
+                    "uri=, space= and also= go with vector=; of an image the service makes every "
+                    "vector that is needed, and keeps it"
+                )
             fields = {"payload": payload}
             return read(Written, self._form("PUT", path, image, fields, write=True))
         body = {"vector": np.asarray(vector).tolist(), "payload": payload, "uri": uri}
-        return read(Written, self._write("PUT", path, {**body, "space": space}))
+        further = {name: np.asarray(one).tolist() for name, one in (also or {}).items()}
+        return read(Written, self._write("PUT", path, {**body, "space": space, "also": further}))
 
     def add(
         self,
         embeddings: Embeddings,
         *,
+        also: Sequence[Embeddings] = (),
         uris: Sequence[str | None] | None = None,
         payloads: Sequence[Mapping[str, Any]] | None = None,
     ) -> int:
         """New items with their vectors; an id that is there already is an error.
 
-        At most 2,000 go in one request, which is done whole or not at all.
+        At most 2,000 go in one request, which is done whole or not at all. also: vectors of the
+        same items, by id, in further spaces: see `put`.
         """
-        return self._write_items("add", embeddings, uris=uris, payloads=payloads)
+        return self._write_items("add", embeddings, also, uris=uris, payloads=payloads)
 
     def replace(
         self,
         embeddings: Embeddings,
         *,
+        also: Sequence[Embeddings] = (),
         uris: Sequence[str | None] | None = None,
         payloads: Sequence[Mapping[str, Any]] | None = None,
     ) -> int:
         """As `add`, for items that are there; an unknown id is an error."""
-        return self._write_items("replace", embeddings, uris=uris, payloads=payloads)
+        return self._write_items("replace", embeddings, also, uris=uris, payloads=payloads)
 
     def annotate(self, id: str, payload: Mapping[str, Any]) -> Item:
-        """Another payload; image and vectors stay."""
+        """Fields of the payload are set, those that are None removed; the rest stays."""
         path = item_path("/v1/items", id)
         return read(Item, self._write("PATCH", path, {"payload": dict(payload)}))
 
     def delete(self, id: str) -> bool:
         """Whether it was there."""
         call = Call(method="DELETE", path=item_path("/v1/items", id), write=True)
-        return read(Deleted, self._wire.json(call)).deleted > 0
+        return read(Deleted, self._transport.json(call)).deleted > 0
 
     def thumbnail(self, id: str, *, size: int = 160) -> bytes:
         """PNG or JPEG."""
         path = item_path("/v1/thumbnails", id)
-        return self._wire.send(Call(method="GET", path=path, params={"size": str(size)})).content
+        return self._transport.send(
+            Call(method="GET", path=path, params={"size": str(size)})
+        ).content
 
     # ---- the gallery and the service
+
+    def galleries(self) -> tuple[GalleryEntry, ...]:
+        """Those of the service, the default first."""
+        return read(Galleries, self._get(GALLERIES)).galleries
 
     def info(self) -> GalleryInfo:
         return read(GalleryInfo, self._get("/v1/gallery"))
@@ -247,7 +320,7 @@ class Client:
     def verify(self) -> Verification:
         """Look at every item and vector; changes nothing."""
         path = "/v1/gallery/verify"
-        return read(Verification, self._wire.json(Call(method="GET", path=path, slow=True)))
+        return read(Verification, self._transport.json(Call(method="GET", path=path, slow=True)))
 
     def audit(self, *, limit: int = 100) -> tuple[AuditEntry, ...]:
         """Who did what and when, newest first. Wants the admin token."""
@@ -256,21 +329,28 @@ class Client:
     def events(self, *, heartbeats: bool = False) -> Iterator[Event]:
         """`gallery` and `upgrade` as they are now, then whenever they change; without an end.
 
-        A lost connection is made again, and begins with how things are then.
+        A lost connection is made again, and begins with how things are then. The events end when
+        another thread closes the client.
         """
         failed = 0
-        while True:
+        while not self._transport.closed():
             try:
                 call = Call(method="GET", path="/v1/events")
-                with self._wire.stream(call, timeout=SILENCE) as lines:
+                with self._transport.stream(call, timeout=SILENCE) as lines:
                     for event in parse_events(lines):
                         failed = 0
                         if heartbeats or event.name != "heartbeat":
                             yield event
+            except RuntimeError:  # of httpx: the client was closed in this moment
+                if not self._transport.closed():
+                    raise
+                return
             except RequestError as error:
+                if self._transport.closed():
+                    return
                 failed += 1
-                worth = isinstance(error, Unreachable) or error.status in AGAIN
-                if not worth or failed > self._wire.patience.retries:
+                worth = isinstance(error, Unreachable) or error.status in RETRY_STATUSES
+                if not worth or failed > self._transport.policy.retries:
                     raise
             sleep(back_off(1 + failed))
 
@@ -281,7 +361,7 @@ class Client:
     def ready(self) -> bool:
         """Its gallery answers too. Asked once."""
         try:
-            self._wire.send(Call(method="GET", path="/readyz", once=True))
+            self._transport.send(Call(method="GET", path="/readyz", once=True))
         except RequestError as error:
             if isinstance(error, Unreachable) or error.status == 503:
                 return False
@@ -290,7 +370,7 @@ class Client:
 
     def metrics(self) -> str:
         """For Prometheus."""
-        return self._wire.send(Call(method="GET", path="/metrics")).text
+        return self._transport.send(Call(method="GET", path="/metrics")).text
 
     def openapi(self) -> dict[str, Any]:
         """The service's own description."""
@@ -299,14 +379,14 @@ class Client:
     # ---- how
 
     def _get(self, path: str, params: Mapping[str, str] | None = None) -> Any:
-        return self._wire.json(Call(method="GET", path=path, params=params))
+        return self._transport.json(Call(method="GET", path=path, params=params))
 
     def _post(self, path: str, body: Mapping[str, Any]) -> Any:
         """A question that has a body."""
-        return self._wire.json(Call(method="POST", path=path, body=as_json(body)))
+        return self._transport.json(Call(method="POST", path=path, body=as_json(body)))
 
     def _write(self, method: str, path: str, body: Mapping[str, Any]) -> Any:
-        return self._wire.json(Call(method=method, path=path, body=as_json(body), write=True))
+        return self._transport.json(Call(method=method, path=path, body=as_json(body), write=True))
 
     def _form(
         self,
@@ -319,12 +399,13 @@ class Client:
     ) -> Any:
         texts = {name: _as_text(value) for name, value in fields.items() if value is not None}
         call = Call(method=method, path=path, image=_bytes(image), fields=texts, write=write)
-        return self._wire.json(call)
+        return self._transport.json(call)
 
     def _write_items(
         self,
         mode: str,
         embeddings: Embeddings,
+        also: Sequence[Embeddings],
         *,
         uris: Sequence[str | None] | None,
         payloads: Sequence[Mapping[str, Any]] | None,
@@ -332,9 +413,13 @@ class Client:
         for name, column in (("uris", uris), ("payloads", payloads)):
             if column is not None and len(column) != len(embeddings):
                 raise ItemError(f"{len(column)} {name} for {len(embeddings)} items; give one each")
+        known = set(embeddings.ids.tolist())
+        for other in also:
+            if unknown := sorted(set(other.ids.tolist()) - known):
+                raise ItemError(f"also has the id {unknown[0]!r:.80}, which is not among the items")
         whole = {"space": embeddings.space.fingerprint, "mode": mode}
         written = 0
-        for items in portions(embeddings, uris=uris, payloads=payloads):
+        for items in portions(embeddings, uris=uris, payloads=payloads, also=also):
             found = self._write("POST", "/v1/items", {**whole, "items": items})
             written += read(Written, found).written
         return written

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from midspan.client.reading import read
-from midspan.client.values import Event
 from midspan.errors import FormatError
+from midspan.wire import Event
 
 
 def parse_events(lines: Iterator[str]) -> Iterator[Event]:

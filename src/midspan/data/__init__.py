@@ -13,6 +13,7 @@ from midspan.data.from_npz import npz, save_npz
 from midspan.data.from_webdataset import webdataset
 from midspan.data.images import Fit, ImageSet, ImageSource, Skipped
 from midspan.data.sklearn_digits import digits
+from midspan.data.split import in_classes, save_csv
 
 # [data] name = … in a run file
 DATASETS = {
@@ -41,8 +42,10 @@ __all__ = [
     "folder",
     "glyphs",
     "hold_out_classes",
+    "in_classes",
     "npz",
     "open_images",
+    "save_csv",
     "save_npz",
     "webdataset",
 ]

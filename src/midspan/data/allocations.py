@@ -23,7 +23,8 @@ import numpy.typing as npt
 
 from midspan.config import look_up
 from midspan.errors import ConfigError, DataError
-from midspan.spaces import IntArray
+from midspan.labels import ClassNames
+from midspan.spaces import IntArray, StrArray
 
 ALLOCATIONS = {
     "extended-data": "midspan.data.allocations:extended_data",
@@ -48,29 +49,32 @@ class Allocation:
 
 
 def allocate(
-    labels: IntArray, *, kind: str, old_fraction: float = 0.3, seed: int = 0
+    labels: IntArray | StrArray, *, kind: str, old_fraction: float = 0.3, seed: int = 0
 ) -> Allocation:
     """Divide training rows between the old and the new encoder.
+
+    labels: numbers of classes, or names, which are numbered in sorted order. A run file numbers
+    the classes of its whole image set: `ClassNames(images.class_names).encode(images.labels)`.
 
     The images chosen of a class depend only on the seed, its label and its own images. The two
     data cases share their old part, as do the two class cases, so one old encoder serves both. The
     old part has at least one image of a class (one class) and, where there are two, not all.
     """
     rule = look_up(ALLOCATIONS, kind, what="allocation")
-    labels = _checked(labels, fraction=old_fraction, seed=seed)
-    old, new = rule(labels, fraction=old_fraction, seed=seed)
+    numbers = _checked(labels, fraction=old_fraction, seed=seed)
+    old, new = rule(numbers, fraction=old_fraction, seed=seed)
     return Allocation(name=kind, old=np.flatnonzero(old), new=np.flatnonzero(new))
 
 
 def hold_out_classes(
-    labels: IntArray, *, fraction: float = 0.2, seed: int = 0
+    labels: IntArray | StrArray, *, fraction: float = 0.2, seed: int = 0
 ) -> tuple[IntArray, IntArray]:
     """(training rows, validation rows) of disjoint classes: to find settings without test classes.
 
     The default is ours: a fifth, as in five-fold cross-validation.
     """
-    labels = _checked(labels, fraction=fraction, seed=seed)
-    held_out = _some_classes(labels, fraction=fraction, seed=seed, stream=_HELD_OUT)
+    numbers = _checked(labels, fraction=fraction, seed=seed)
+    held_out = _some_classes(numbers, fraction=fraction, seed=seed, stream=_HELD_OUT)
     return np.flatnonzero(~held_out), np.flatnonzero(held_out)
 
 
@@ -123,15 +127,18 @@ def _some_classes(labels: IntArray, *, fraction: float, seed: int, stream: int) 
 
 
 def _share(count: int, fraction: float) -> int:
-    wanted = math.floor(fraction * count + 0.5)
-    return max(1, min(wanted, count - 1))
+    rounded = math.floor(fraction * count + 0.5)
+    return max(1, min(rounded, count - 1))
 
 
 def _checked(labels: npt.NDArray[Any], *, fraction: float, seed: int) -> IntArray:
     labels = np.asarray(labels)
+    if labels.ndim == 1 and labels.dtype.kind == "U":
+        labels = ClassNames.of(labels).encode(labels)
     if labels.ndim != 1 or labels.dtype.kind not in "iu" or (labels < 0).any():
         raise DataError(
-            f"labels are {labels.dtype}{labels.shape}; wanted (N,) whole numbers from 0 on"
+            f"labels are {labels.dtype}{labels.shape}; wanted (N,) names, or whole numbers from 0 "
+            "on"
         )
     if not len(labels):
         raise DataError("no labels: there are no training images to divide")

@@ -90,9 +90,9 @@ def _in_memory(blocks: Blocks, *, size: tuple[int, int, int], count: int) -> Rea
 def _on_disk(
     blocks: Callable[[], Blocks], *, size: tuple[int, int, int], count: int, place: Path
 ) -> Readable:
-    found = _open(place, size=size, count=count)
-    if found is not None:
-        return found
+    cached = _open(place, size=size, count=count)
+    if cached is not None:
+        return cached
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         part = Path(tempfile.mkdtemp(prefix=f"{place.name}.", dir=place.parent))
@@ -119,10 +119,10 @@ def _on_disk(
             f"{place}: cannot hold the decoded images, {need:.1f} GiB "
             f"({error.strerror or error}); set MIDSPAN_CACHE to a folder with room"
         ) from error
-    found = _open(place, size=size, count=count)
-    if found is None:
+    cached = _open(place, size=size, count=count)
+    if cached is None:
         raise DataError(f"{place}: another process removed the decoded images; start again")
-    return found
+    return cached
 
 
 def _open(place: Path, *, size: tuple[int, int, int], count: int) -> Readable | None:

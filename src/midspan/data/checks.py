@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from midspan.data.images import ImageSet
 from midspan.errors import DataError
-from midspan.spaces import IntArray
+from midspan.spaces import StrArray
 
 
 def check_trainable(images: ImageSet) -> None:
@@ -14,32 +12,31 @@ def check_trainable(images: ImageSet) -> None:
 
     One image per class is allowed: a classifier can learn from it, pairs cannot.
     """
-    labels = _labels(images, wanted_for="training")
-    present = np.unique(labels)
+    labels = _labels(images, required_for="training")
+    present = set(labels.tolist())
     if len(present) == 1:
-        name = images.class_names[present[0]]
         raise DataError(
-            f"all {len(labels):,} images are of one class, {name!r}; training learns to tell "
-            "classes apart and wants two or more: one folder (or label) for each class"
+            f"all {len(labels):,} images are of one class, {present.pop()!r}; training learns to "
+            "tell classes apart and wants two or more: one folder (or label) for each class"
         )
 
 
 def check_evaluable(images: ImageSet) -> None:
     """Each image searches the others, so some class wants two images or more."""
-    labels = _labels(images, wanted_for="evaluation")
-    if np.bincount(labels).max() < 2:
+    labels = _labels(images, required_for="evaluation")
+    if len(set(labels.tolist())) == len(labels):
         raise DataError(
             f"each of the {len(labels):,} classes has one image only; evaluation searches with one "
             "image for the others of its class, so give at least one class two images"
         )
 
 
-def _labels(images: ImageSet, *, wanted_for: str) -> IntArray:
+def _labels(images: ImageSet, *, required_for: str) -> StrArray:
     if len(images) == 0:
-        raise DataError(f"no images: {wanted_for} wants some{_why_empty(images)}")
+        raise DataError(f"no images: {required_for} wants some{_why_empty(images)}")
     if images.labels is None:
         raise DataError(
-            f"these images have no labels, and {wanted_for} wants to know the class of each: put "
+            f"these images have no labels, and {required_for} wants to know the class of each: put "
             "them into class folders, or give a label column"
         )
     return images.labels

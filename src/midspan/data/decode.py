@@ -22,12 +22,15 @@ from PIL import (
     GifImagePlugin,
     Image,
     ImageFile,
+    ImageOps,
     JpegImagePlugin,
     PngImagePlugin,
     TiffImagePlugin,
     WebPImagePlugin,
 )
 
+from midspan.data.phone_formats import SUFFIXES as PHONE_SUFFIXES
+from midspan.data.phone_formats import phone_plugin
 from midspan.errors import DataError, ImageError
 
 Fit = Literal["squash", "crop"]
@@ -48,7 +51,10 @@ _PLUGINS: tuple[tuple[tuple[bytes, ...], type[ImageFile.ImageFile]], ...] = (
     ((b"BM",), BmpImagePlugin.BmpImageFile),
     ((b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"), TiffImagePlugin.TiffImageFile),
 )
-SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
+SUFFIXES = (
+    *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"),
+    *PHONE_SUFFIXES,
+)
 
 # EXIF tag 274: how the stored picture must be turned to stand upright.
 _ORIENTATION = 274
@@ -111,7 +117,13 @@ def open_checked(image: str | Path | bytes) -> Iterator[ImageFile.ImageFile]:
         if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
             plugin = WebPImagePlugin.WebPImageFile
         if plugin is None:
-            what = "is empty" if not head else "is not a JPEG, PNG, WebP, BMP, GIF or TIFF image"
+            plugin = phone_plugin(head, name=name)
+        if plugin is None:
+            what = (
+                "is empty"
+                if not head
+                else "is not a JPEG, PNG, WebP, BMP, GIF, TIFF, AVIF or HEIC image"
+            )
             raise ImageError(f"{name}: {what}")
         try:
             opened = plugin(stream)
@@ -147,6 +159,30 @@ def fit_array(
         raise ImageError(f"an image in memory has no pixels: shape {image.shape}")
     squeezed = image.reshape(image.shape[:2]) if depth == 1 else image
     plain = _plain(Image.fromarray(np.ascontiguousarray(squeezed)), channels=channels)
+    small = _resized(plain, extent=plain.size, height=height, width=width, fit=fit)
+    return _pixels(small, channels=channels)
+
+
+def fit_image(
+    image: Image.Image,
+    *,
+    height: int,
+    width: int,
+    channels: Channels,
+    fit: Fit = "squash",
+) -> Pixels:
+    """The same for an image that Pillow has opened; its EXIF orientation is applied."""
+    _check_box(height=height, width=width, channels=channels, fit=fit)
+    if image.width * image.height > MAX_PIXELS:
+        raise ImageError(
+            f"an image has {image.width} x {image.height} pixels; more than {MAX_PIXELS:,} are "
+            "not decoded"
+        )
+    try:
+        image.load()
+        plain = _plain(ImageOps.exif_transpose(image), channels=channels)
+    except Exception as error:  # each Pillow plugin has its own
+        raise ImageError(f"an image cannot be decoded ({_words(error)})") from error
     small = _resized(plain, extent=plain.size, height=height, width=width, fit=fit)
     return _pixels(small, channels=channels)
 

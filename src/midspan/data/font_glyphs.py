@@ -46,7 +46,7 @@ CAPITALS_ONLY = (
     *("AllerDisplay", "Amatic-Bold", "AmaticSC-Regular", "BEBAS___"),
     *("Capture_it", "Capture_it_2", "SEASRN__"),
 )
-FONTS_WANTED = 20  # a character in fewer fonts is left out
+MIN_FONTS = 20  # a character in fewer fonts is left out
 TEST_SHARE = 137 / 437  # of the classes
 MARGIN = 1 / 14  # of the box on each side, empty: 2 of 28 pixels
 DRAWN_AT = 56  # font size in pixels before scaling
@@ -56,12 +56,24 @@ _RECIPE = "1"  # raise it when the same characters are drawn differently
 _MISSING = "\ufffe\uffff"  # never in a font: drawn, they show its 'no such glyph' sign
 
 
-def glyphs(*, cache: str | Path | None = None, size: int = 28) -> ImageSet:
+def glyphs(
+    *, cache: str | Path | None = None, size: int = 28, fonts: int | None = None
+) -> ImageSet:
     """385 characters in up to 100 fonts, size x size grey; column `font`.
 
     Test classes are disjoint from training classes. Rendered in seconds at the first call and kept
-    as a file in `cache` (midspan's cache folder).
+    as a file in `cache` (midspan's cache folder). fonts: only so many of them, for a quick look.
     """
+    images = _all_glyphs(cache, size=size)
+    if fonts is None:
+        return images
+    names = np.unique(images.columns["font"])
+    if not 2 <= fonts <= len(names):
+        raise ConfigError(f"fonts = {fonts}; expected 2 to {len(names)}")
+    return images[np.isin(images.columns["font"], names[:fonts])]
+
+
+def _all_glyphs(cache: str | Path | None, *, size: int) -> ImageSet:
     if not 8 <= size <= 256:
         raise ConfigError(f"glyphs of {size} pixels; wanted 8 to 256")
     path = (
@@ -97,16 +109,16 @@ def render(fonts: Sequence[Path], *, characters: str, size: int) -> ImageSet:
         for number, picture in _draw(path, characters=characters, size=size).items():
             pictures[number, path.stem] = picture
     fonts_of = Counter(number for number, _ in pictures)
-    kept = sorted(key for key in pictures if fonts_of[key[0]] >= FONTS_WANTED)
+    kept = sorted(key for key in pictures if fonts_of[key[0]] >= MIN_FONTS)
     if not kept:
-        raise DataError(f"no character is in {FONTS_WANTED} of the {len(fonts)} fonts")
+        raise DataError(f"no character is in {MIN_FONTS} of the {len(fonts)} fonts")
     numbers, labels = np.unique([number for number, _ in kept], return_inverse=True)
     names = tuple(characters[number] for number in numbers)
     in_test = np.isin(np.arange(len(names)), _test_classes(names))
     return ImageSet(
         ids=np.array([f"U+{ord(characters[number]):04X}/{font}" for number, font in kept]),
         source=ArraySource.of(np.stack([pictures[key] for key in kept])[..., None], name="glyphs"),
-        labels=labels.astype(np.int64),
+        labels=np.array(names)[labels],
         class_names=names,
         split=in_test[labels].astype(np.uint8),
         columns={"font": np.array([font for _, font in kept])},
@@ -117,14 +129,14 @@ def _draw(path: Path, *, characters: str, size: int) -> dict[int, Pixels]:
     """The glyphs that a font really has, by the number of the character."""
     font = ImageFont.truetype(str(path), DRAWN_AT, layout_engine=ImageFont.Layout.BASIC)
     no_glyph = {_ink(font, character)[1] for character in _MISSING}
-    found: dict[int, Pixels] = {}
+    drawn: dict[int, Pixels] = {}
     for number, character in enumerate(characters):
         if path.stem in CAPITALS_ONLY and character.islower():
             continue
         ink, raw = _ink(font, character)
         if ink.getbbox() is not None and raw not in no_glyph:
-            found[number] = _boxed(ink, size=size)
-    return _without_doubles(found)
+            drawn[number] = _boxed(ink, size=size)
+    return _without_doubles(drawn)
 
 
 def _ink(font: ImageFont.FreeTypeFont, character: str) -> tuple[Image.Image, bytes]:
@@ -146,14 +158,14 @@ def _boxed(ink: Image.Image, *, size: int) -> Pixels:
     return np.asarray(box)
 
 
-def _without_doubles(found: dict[int, Pixels]) -> dict[int, Pixels]:
-    if not found:
-        return found
-    flat = np.stack(list(found.values())).reshape(len(found), -1).astype(np.float32)
+def _without_doubles(drawn: dict[int, Pixels]) -> dict[int, Pixels]:
+    if not drawn:
+        return drawn
+    flat = np.stack(list(drawn.values())).reshape(len(drawn), -1).astype(np.float32)
     flat /= np.linalg.norm(flat, axis=1, keepdims=True)
     alike = np.tril(flat @ flat.T >= ALIKE, k=-1)  # (G, G) to an earlier one
-    numbers = np.array(list(found))
-    return {number: found[number] for number in numbers[~alike.any(axis=1)].tolist()}
+    numbers = np.array(list(drawn))
+    return {number: drawn[number] for number in numbers[~alike.any(axis=1)].tolist()}
 
 
 def _test_classes(names: Sequence[str]) -> list[int]:

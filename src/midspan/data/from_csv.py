@@ -12,6 +12,7 @@ import numpy as np
 
 from midspan.data.images import TEST, TRAIN, ImageSet, from_files
 from midspan.errors import DataError, FormatError
+from midspan.labels import ordered
 from midspan.spaces import Column
 
 _SPLITS = {"train": TRAIN, "validation": TEST, "val": TEST, "test": TEST}
@@ -25,7 +26,8 @@ def csv(path: str | Path, *, root: str | Path | None = None, strict: bool = Fals
     """Read a list of images: `path`, and where given `label`, `split`, `is_query`, `is_gallery`.
 
     `split` is train or validation (val and test mean the same); the flags may be empty, which is
-    false. Labels are any text. Further columns are kept as text. An id is the path as written.
+    false. Labels are any text, kept as it is: '002' and '2' are two classes. Further columns are
+    kept as text. An id is the path as written.
 
     Relative paths start at `root`, by default the CSV's own folder, and may not climb out of it
     with '..': name a higher `root` instead. Absolute paths are taken as they are, so read a
@@ -50,9 +52,8 @@ def csv(path: str | Path, *, root: str | Path | None = None, strict: bool = Fals
     if labels is None:
         return files
     table.refuse_empty("label")
-    by_number = all(label.isdecimal() for label in labels)
-    class_names = sorted(set(labels), key=lambda name: (int(name) if by_number else 0, name))
-    return files.labelled([labels[row] for row in kept], class_names=class_names)
+    class_names = tuple(ordered(set(labels)))
+    return replace(files, labels=np.array(labels)[kept], class_names=class_names)
 
 
 @dataclass(frozen=True)
@@ -86,9 +87,9 @@ class _Table:
         translated = []
         for line, value in zip(self.lines, self.columns[title], strict=True):
             if value.lower() not in words:
-                wanted = ", ".join(repr(word) for word in words)
+                allowed = ", ".join(repr(word) for word in words)
                 raise DataError(
-                    f"{self.path}, line {line}: {title} is {value!r}; wanted one of {wanted}"
+                    f"{self.path}, line {line}: {title} is {value!r}; wanted one of {allowed}"
                 )
             translated.append(words[value.lower()])
         return translated

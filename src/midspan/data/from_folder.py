@@ -13,6 +13,7 @@ import numpy as np
 from midspan.data.decode import SUFFIXES
 from midspan.data.images import TEST, TRAIN, ImageSet, Skipped, from_files
 from midspan.errors import DataError, ImageError
+from midspan.labels import ordered
 
 _SPLITS = {"train": TRAIN, "test": TEST, "val": TEST, "validation": TEST}
 
@@ -33,22 +34,23 @@ def folder(path: str | Path, *, strict: bool = False) -> ImageSet:
     root = Path(path)
     if not root.is_dir():
         raise DataError(f"{root}: no such folder; wanted a folder of images or of class folders")
-    found = _Walk(root=root)
-    names = sorted(found.images(root))
+    walk = _Walk(root=root)
+    names = sorted(walk.images(root))
     if not names:
-        raise DataError(f"{root}: no images in it ({found.seen()}); wanted {', '.join(SUFFIXES)}")
-    if strict and found.skipped:
-        raise ImageError(f"{root}/{found.skipped[0]}")
+        raise DataError(f"{root}: no images in it ({walk.seen()}); wanted {', '.join(SUFFIXES)}")
+    if strict and walk.skipped:
+        raise ImageError(f"{root}/{walk.skipped[0]}")
     classes, split = _classes(root, names)
     files, kept = from_files(root, names, strict=strict)
     files = replace(
         files,
         split=None if split is None else np.array(split, dtype=np.uint8)[kept],
-        skipped=tuple(found.skipped) + files.skipped,
+        skipped=tuple(walk.skipped) + files.skipped,
     )
     if classes is None:
         return files
-    return files.labelled([classes[row] for row in kept], class_names=sorted(set(classes)))
+    labels = np.array([classes[row] for row in kept])
+    return replace(files, labels=labels, class_names=tuple(ordered(set(classes))))
 
 
 def _classes(root: Path, names: list[str]) -> tuple[list[str] | None, list[int] | None]:

@@ -15,7 +15,8 @@ import numpy.typing as npt
 from midspan.data.images import ImageSet
 from midspan.data.sources import ArraySource, CachedSource
 from midspan.errors import DataError, FormatError
-from midspan.spaces import IntArray
+from midspan.labels import ClassNames
+from midspan.spaces import StrArray
 
 _OWN = ("images", "labels", "split", "ids", "class_name")
 
@@ -23,9 +24,8 @@ _OWN = ("images", "labels", "split", "ids", "class_name")
 def npz(path: str | Path) -> ImageSet:
     """Read an image set. Arrays with one value an image become columns, the rest is ignored.
 
-    Labels 0 … C-1 are kept; any others (numbers with gaps, names) are numbered in sorted order
-    and become the class names. `class_name` (C,) names the classes. Without `ids` an image is
-    called by file and row: 'omniglot32#17'.
+    Labels are names, or whole numbers: with `class_name` (C,) label 7 is the class of its row 7,
+    without it the class '7'. Without `ids` an image is called by file and row: 'omniglot32#17'.
     """
     path = Path(path)
     arrays = _read(path)
@@ -36,7 +36,7 @@ def npz(path: str | Path) -> ImageSet:
         for name, array in arrays.items()
         if name not in _OWN and array.ndim and len(array) == count
     }
-    labels, class_names = _numbered(path, arrays.get("labels"), arrays.get("class_name"), count)
+    labels, class_names = _named(path, arrays.get("labels"), arrays.get("class_name"), count)
     ids = arrays.get("ids")
     if ids is None:
         ids = np.char.add(f"{path.stem}#", np.arange(count).astype(np.str_))
@@ -67,7 +67,7 @@ def save_npz(images: ImageSet, path: str | Path) -> Path:
         )
     arrays = {"images": source.images[source.picks], "ids": images.ids, **images.columns}
     if images.labels is not None:
-        arrays |= {"labels": images.labels, "class_name": np.array(images.class_names)}
+        arrays |= {"labels": images.labels, "class_name": np.array(images.class_names)}  # an order
     if images.split is not None:
         arrays["split"] = images.split
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -157,12 +157,13 @@ def _checked_images(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> npt.N
     return images
 
 
-def _numbered(
+def _named(
     path: Path,
     given: npt.NDArray[Any] | None,
     names: npt.NDArray[Any] | None,
     count: int,
-) -> tuple[IntArray | None, tuple[str, ...]]:
+) -> tuple[StrArray | None, tuple[str, ...]]:
+    """The name of each image's class, and the order of the classes if the file has one."""
     if given is None:
         return None, ()
     if given.shape != (count,) or given.dtype.kind not in "biuU":
@@ -170,14 +171,14 @@ def _numbered(
             f"{path}: labels are {given.dtype}{given.shape}, wanted one whole number or name for "
             f"each of the {count} images"
         )
-    values, labels = np.unique(given, return_inverse=True)
-    if names is not None and names.ndim == 1 and values.dtype.kind in "iu" and len(values):
-        if values[0] >= 0 and values[-1] < len(names):
-            named = names.astype(np.str_)
-            if np.array_equal(given, labels):  # keep names of classes that have no image, too
-                return given.astype(np.int64), tuple(named.tolist())
-            return labels.astype(np.int64), tuple(named[values].tolist())
+    if names is None or names.ndim != 1:
+        return given.astype(np.str_), ()
+    classes = ClassNames(tuple(names.astype(np.str_).tolist()))
+    if given.dtype.kind == "U":
+        known = set(classes.names)
+        return given, classes.names if known.issuperset(given.tolist()) else ()
+    if len(given) and (given.min() < 0 or given.max() >= len(names)):
         raise DataError(
-            f"{path}: {len(names)} class names, but labels from {values[0]} to {values[-1]}"
+            f"{path}: {len(names)} class names, but labels from {given.min()} to {given.max()}"
         )
-    return labels.astype(np.int64), tuple(values.astype(np.str_).tolist())
+    return classes.decode(given.astype(np.int64)), classes.names

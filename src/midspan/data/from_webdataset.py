@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -12,7 +13,7 @@ import numpy as np
 
 from midspan.data.images import TEST, TRAIN, ImageSet
 from midspan.data.shard_index import ShardIndex
-from midspan.data.shard_samples import Wanted, read_index
+from midspan.data.shard_samples import SampleSpec, read_index
 from midspan.data.shard_source import Shard, ShardSource
 from midspan.data.sources import in_threads
 from midspan.errors import DataError, ImageError, MissingDependency
@@ -52,13 +53,13 @@ def webdataset(
 
     Only local files are read; nothing is fetched and nothing is unpacked.
     """
-    wanted = Wanted(image=image, label=label, columns=columns, check=check)
+    spec = SampleSpec(image=image, label=label, columns=columns, check=check)
     paths = _expand(str(path))
     count = len(paths)
     if test is not None:
         paths += _expand(test)
     _refuse_doubled(paths)
-    indexes = in_threads(lambda number: read_index(paths[number], wanted=wanted), range(len(paths)))
+    indexes = in_threads(lambda number: read_index(paths[number], spec=spec), range(len(paths)))
     skipped = tuple(item for index in indexes for item in index.skipped)
     if strict and skipped:
         raise ImageError(str(skipped[0]))
@@ -84,10 +85,7 @@ def webdataset(
     if not labels.astype(bool).any():
         return images
     _refuse_empty(source, labels, what=f"label (an entry cls, or {label!r} in its JSON)")
-    names = np.unique(labels).tolist()
-    if all(name.isdecimal() for name in names):
-        names.sort(key=lambda name: (int(name), name))
-    return images.labelled(labels.tolist(), class_names=names)
+    return replace(images, labels=labels)
 
 
 def _expand(pattern: str) -> list[Path]:
@@ -102,17 +100,17 @@ def _expand(pattern: str) -> list[Path]:
     try:
         from braceexpand import braceexpand
     except ImportError as error:
-        raise MissingDependency("webdataset", extra="shards", wanted_for="tar shards") from error
+        raise MissingDependency("webdataset", extra="shards", required_for="tar shards") from error
     try:
-        found = [Path(name) for name in braceexpand(pattern)]
+        expanded = [Path(name) for name in braceexpand(pattern)]
     except ValueError as error:
         raise DataError(f"{pattern}: {error}; wanted such as train-{{000..003}}.tar") from error
-    missing = [name for name in found if not name.exists()]
+    missing = [name for name in expanded if not name.exists()]
     if missing:
         raise DataError(
-            f"{pattern}: {len(missing)} of {len(found)} shards are not there, first {missing[0]}"
+            f"{pattern}: {len(missing)} of {len(expanded)} shards are not there, first {missing[0]}"
         )
-    return found
+    return expanded
 
 
 def _source(paths: Sequence[Path], indexes: Sequence[ShardIndex]) -> ShardSource:

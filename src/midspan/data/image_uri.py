@@ -21,10 +21,10 @@ class ImageUri:
 
     @classmethod
     def of(cls, uri: str) -> ImageUri:
-        if found := _MEMBER.fullmatch(uri):
-            return cls(found["file"], member=found["member"])
-        if found := _ROW.fullmatch(uri):
-            return cls(found["file"], row=int(found["row"]))
+        if match := _MEMBER.fullmatch(uri):
+            return cls(match["file"], member=match["member"])
+        if match := _ROW.fullmatch(uri):
+            return cls(match["file"], row=int(match["row"]))
         return cls(uri)
 
     @property

@@ -22,6 +22,7 @@ from midspan.data.sources import (
     load_readable,
 )
 from midspan.errors import DataError, ImageError
+from midspan.labels import ClassNames, as_names
 from midspan.spaces import Column, IntArray, StrArray
 
 __all__ = ["Fit", "ImageSet", "ImageSource", "Skipped"]
@@ -46,13 +47,14 @@ class Skipped:
 class ImageSet:
     """N images with what is known of each. Parts of a set share its pixels.
 
-    A label is a row of `class_names`, in the whole set and in each of its parts; `compact()` gives
-    a part labels of its own.
+    A label is the name of the image's class. `class_names` is the order in which a training loop
+    numbers the classes, the same in the whole set and in each of its parts; by default the names
+    that occur, sorted.
     """
 
     ids: StrArray  # (N,) unique
     source: ImageSource
-    labels: IntArray | None = None  # (N,)
+    labels: StrArray | None = None  # (N,) names
     class_names: tuple[str, ...] = ()
     split: npt.NDArray[np.uint8] | None = None  # (N,) 0 train, 1 test
     columns: Mapping[str, Column] = field(default_factory=dict)  # each (N, …)
@@ -67,10 +69,14 @@ class ImageSet:
             raise DataError(f"ids of shape {ids.shape} for {count} images; give each image one id")
         _check_unique(ids)
         object.__setattr__(self, "ids", ids)
-        object.__setattr__(self, "class_names", tuple(self.class_names))
         if self.labels is not None:
-            labels = _checked_labels(self.labels, count=count, classes=len(self.class_names))
+            labels = as_names(self.labels)
+            if len(labels) != count:
+                raise DataError(f"{len(labels)} labels for {count} images; give each one label")
+            classes = ClassNames(self.class_names) if self.class_names else ClassNames.of(labels)
+            classes.encode(labels)  # a label that is no class is an error
             object.__setattr__(self, "labels", labels)
+            object.__setattr__(self, "class_names", classes.names)
         if self.split is not None:
             object.__setattr__(self, "split", _checked_split(self.split, count=count))
         columns = {name: np.asarray(column) for name, column in self.columns.items()}
@@ -85,7 +91,7 @@ class ImageSet:
     def __repr__(self) -> str:
         parts = [f"{len(self):,} images"]
         if self.labels is not None:
-            parts.append(f"{len(np.unique(self.labels)):,} classes")
+            parts.append(f"{len(set(self.labels.tolist())):,} classes")
         if self.split is not None:
             test = int(self.split.sum())
             parts.append(f"{len(self) - test:,} train / {test:,} test")
@@ -126,20 +132,6 @@ class ImageSet:
                 "column (.npz, CSV), or put the class folders under train/ and test/"
             )
         return self[self.split == which]
-
-    def compact(self) -> ImageSet:
-        """The same images with labels 0 … C-1 over the classes that are really there."""
-        if self.labels is None:
-            raise DataError("this image set has no labels, so there are no classes to number")
-        present, labels = np.unique(self.labels, return_inverse=True)
-        names = tuple(self.class_names[label] for label in present)
-        return replace(self, labels=labels.astype(np.int64), class_names=names)
-
-    def labelled(self, classes: Sequence[str], *, class_names: Sequence[str]) -> ImageSet:
-        """The same images with the class of each by name."""
-        number = {name: label for label, name in enumerate(class_names)}
-        labels = np.array([number[name] for name in classes], dtype=np.int64)
-        return replace(self, labels=labels, class_names=tuple(class_names))
 
     def uri(self, row: int) -> str:
         """Where one image is: a path, 'file.npz#row' or 'shard.tar#name'."""
@@ -254,20 +246,6 @@ def _check_unique(ids: StrArray) -> None:
     raise DataError(
         f"{len(doubled)} ids stand more than once, first {str(doubled[0])!r}; ids must be unique"
     )
-
-
-def _checked_labels(labels: npt.NDArray[Any], *, count: int, classes: int) -> IntArray:
-    labels = np.asarray(labels)
-    if labels.shape != (count,):
-        raise DataError(f"labels of shape {labels.shape} for {count} images; give each one label")
-    if labels.dtype.kind not in "iu":
-        raise DataError(f"labels are {labels.dtype}; wanted integers, rows of class_names")
-    if count and (labels.min() < 0 or labels.max() >= classes):
-        raise DataError(
-            f"labels go from {labels.min()} to {labels.max()}, but there are {classes} class "
-            "names; a label is a row of class_names"
-        )
-    return labels.astype(np.int64, copy=False)
 
 
 def _checked_split(split: npt.NDArray[Any], *, count: int) -> npt.NDArray[np.uint8]:

@@ -36,7 +36,7 @@ class ShardIndex:
     skipped: tuple[Skipped, ...] = ()
 
 
-def kept_index(path: Path, *, rules: str, make: Callable[[int, int], ShardIndex]) -> ShardIndex:
+def cached_index(path: Path, *, rules: str, make: Callable[[int, int], ShardIndex]) -> ShardIndex:
     """From the cache, if this very file was walked by these rules before.
 
     `make` is given size and time of the file.
@@ -49,11 +49,11 @@ def kept_index(path: Path, *, rules: str, make: Callable[[int, int], ShardIndex]
         raise DataError(f"{path}: no such shard ({error.strerror})") from error
     state = (str(path.resolve()), str(status.st_size), str(status.st_mtime_ns))
     place = cache_dir() / "shards" / f"{fingerprint(_FORMAT, *state, rules)}.npz"
-    found = _load(place)
-    if found is None:
-        found = make(status.st_size, status.st_mtime_ns)
-        _save(found, place)
-    return found
+    index = _load(place)
+    if index is None:
+        index = make(status.st_size, status.st_mtime_ns)
+        _save(index, place)
+    return index
 
 
 def _save(index: ShardIndex, place: Path) -> None:

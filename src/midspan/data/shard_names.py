@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from midspan.data.decode import SUFFIXES
-from midspan.data.shard_index import ShardIndex, kept_index
+from midspan.data.shard_index import ShardIndex, cached_index
 from midspan.data.shard_source import NOT_THERE, Shard, ShardSource
 from midspan.data.tar_members import members
 from midspan.errors import DataError, FormatError
@@ -34,26 +34,29 @@ def shard_images(path: str | Path, names: Sequence[str]) -> ShardSource:
         raise DataError(f"{shard}: no such shard ({error.strerror})") from error
     except FormatError as error:  # to one who wants an image, it is one that cannot be read
         raise DataError(str(error)) from error
-    wanted = np.array(names, dtype=np.str_)
+    requested = np.array(names, dtype=np.str_)
     if not len(index.names):
-        found, rows = np.zeros(len(wanted), dtype=bool), np.zeros(len(wanted), dtype=np.int64)
+        present, rows = (
+            np.zeros(len(requested), dtype=bool),
+            np.zeros(len(requested), dtype=np.int64),
+        )
         offsets = sizes = np.zeros(1, dtype=np.int64)
     else:
-        rows = np.searchsorted(index.names, wanted).clip(max=len(index.names) - 1)
-        found, offsets, sizes = index.names[rows] == wanted, index.offsets, index.sizes
+        rows = np.searchsorted(index.names, requested).clip(max=len(index.names) - 1)
+        present, offsets, sizes = index.names[rows] == requested, index.offsets, index.sizes
     return ShardSource(
         shards=(Shard(shard, index.size, index.changed),),
-        shard=np.zeros(len(wanted), dtype=np.int64),
-        names=wanted,
-        offsets=np.where(found, offsets[rows], NOT_THERE),
-        sizes=np.where(found, sizes[rows], 0),
+        shard=np.zeros(len(requested), dtype=np.int64),
+        names=requested,
+        offsets=np.where(present, offsets[rows], NOT_THERE),
+        sizes=np.where(present, sizes[rows], 0),
     )
 
 
 @functools.lru_cache(maxsize=128)
 def _index(shard: Path, state: tuple[int, int]) -> ShardIndex:
     """`state` is for the cache alone."""
-    return kept_index(shard, rules="names", make=functools.partial(_walk, shard))
+    return cached_index(shard, rules="names", make=functools.partial(_walk, shard))
 
 
 def _walk(path: Path, size: int, changed: int) -> ShardIndex:

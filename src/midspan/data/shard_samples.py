@@ -17,7 +17,7 @@ import numpy as np
 
 from midspan.data.decode import MAX_BYTES, SUFFIXES, decode_image, open_checked
 from midspan.data.images import Skipped
-from midspan.data.shard_index import ShardIndex, kept_index
+from midspan.data.shard_index import ShardIndex, cached_index
 from midspan.data.tar_members import CONTROL, Member, members
 from midspan.errors import DataError, FormatError, ImageError, MissingDependency
 
@@ -27,7 +27,7 @@ _HEAD = 2**16  # bytes of an image that are read to see what it is
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class SampleSpec:
     """What is read of each sample."""
 
     image: str | None = None  # entry with the image, such as "jpg"; None: the only one there is
@@ -36,10 +36,10 @@ class Wanted:
     check: Literal["header", "decode"] = "header"
 
 
-def read_index(path: Path, *, wanted: Wanted) -> ShardIndex:
+def read_index(path: Path, *, spec: SampleSpec) -> ShardIndex:
     """Walked once, then from the cache."""
-    make = functools.partial(_walk, path, wanted)
-    return kept_index(path, rules=json.dumps(asdict(wanted)), make=make)
+    make = functools.partial(_walk, path, spec)
+    return cached_index(path, rules=json.dumps(asdict(spec)), make=make)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +49,17 @@ class _Row:
     columns: tuple[str, ...]
 
 
-def _walk(path: Path, wanted: Wanted, size: int, changed: int) -> ShardIndex:
+def _walk(path: Path, spec: SampleSpec, size: int, changed: int) -> ShardIndex:
     rows: list[_Row] = []
     skipped: list[Skipped] = []
     try:
         with path.open("rb") as file:
             for sample in _samples(file, path=path):
                 try:
-                    rows.append(_row(sample, file, wanted=wanted))
+                    rows.append(_row(sample, file, spec=spec))
                 except ImageError as error:
                     reason = str(error).removeprefix("image: ")
-                    name = _shown(sample)
+                    name = _printable_key(sample)
                     skipped.append(Skipped(path=f"{path.name}#{name}", reason=reason))
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror})") from error
@@ -72,7 +72,7 @@ def _walk(path: Path, wanted: Wanted, size: int, changed: int) -> ShardIndex:
         labels=np.array([row.label for row in rows], dtype=np.str_),
         columns={
             title: np.array([row.columns[place] for row in rows], dtype=np.str_)
-            for place, title in enumerate(wanted.columns)
+            for place, title in enumerate(spec.columns)
         },
         skipped=tuple(skipped),
     )
@@ -83,7 +83,7 @@ def _samples(file: IO[bytes], *, path: Path) -> Iterator[dict[str, Any]]:
     try:
         from webdataset.tariterators import group_by_keys
     except ImportError as error:
-        raise MissingDependency("webdataset", extra="shards", wanted_for="tar shards") from error
+        raise MissingDependency("webdataset", extra="shards", required_for="tar shards") from error
     entries = (
         {"fname": member.name, "data": member, "__url__": str(path)}
         for member in members(file, path=path)
@@ -95,39 +95,39 @@ def _samples(file: IO[bytes], *, path: Path) -> Iterator[dict[str, Any]]:
         raise FormatError(f"{path}: {error.args[0]}; each entry may stand once") from error
 
 
-def _row(sample: Mapping[str, Any], file: IO[bytes], *, wanted: Wanted) -> _Row:
-    member = _image(sample, wanted=wanted)
+def _row(sample: Mapping[str, Any], file: IO[bytes], *, spec: SampleSpec) -> _Row:
+    member = _image(sample, spec=spec)
     if member.refused:
         raise ImageError(member.refused)
-    _check_image(file, member, decode=wanted.check == "decode")
+    _check_image(file, member, decode=spec.check == "decode")
     facts = _json(sample, file)
     label = _text(sample, file, "cls").strip()
-    said = _scalar(facts, wanted.label)
+    said = _scalar(facts, spec.label)
     if label and said and label != said:
-        raise ImageError(f"its entry cls says {label!r}, its JSON {wanted.label} = {said!r}")
-    return _Row(member, label or said, tuple(_scalar(facts, title) for title in wanted.columns))
+        raise ImageError(f"its entry cls says {label!r}, its JSON {spec.label} = {said!r}")
+    return _Row(member, label or said, tuple(_scalar(facts, title) for title in spec.columns))
 
 
-def _shown(sample: Mapping[str, Any]) -> str:
+def _printable_key(sample: Mapping[str, Any]) -> str:
     """The sample's key, safe to print."""
     return CONTROL.sub("?", str(sample["__key__"]).encode(errors="replace").decode())
 
 
-def _image(sample: Mapping[str, Any], *, wanted: Wanted) -> Member:
+def _image(sample: Mapping[str, Any], *, spec: SampleSpec) -> Member:
     pictures = {
         entry: member
         for entry, member in sample.items()
         if isinstance(member, Member) and f".{entry}".endswith(SUFFIXES)
     }
-    if wanted.image is not None:
-        pictures = {entry: m for entry, m in pictures.items() if entry == wanted.image}
+    if spec.image is not None:
+        pictures = {entry: m for entry, m in pictures.items() if entry == spec.image}
     if len(pictures) > 1:
         raise DataError(
             f"{sample['__url__']}: sample {sample['__key__']!r} has {len(pictures)} images "
             f"({', '.join(pictures)}); say which one: [data] image = {next(iter(pictures))!r}"
         )
     if not pictures:
-        raise ImageError(f"has no image ({wanted.image or 'jpg, png, webp …'})")
+        raise ImageError(f"has no image ({spec.image or 'jpg, png, webp …'})")
     return next(iter(pictures.values()))
 
 

@@ -17,15 +17,13 @@ def digits() -> ImageSet:
         from sklearn.datasets import load_digits
     except ImportError as error:
         raise MissingDependency(
-            "scikit-learn", extra="dev", wanted_for="the image set 'digits'"
+            "scikit-learn", extra="dev", required_for="the image set 'digits'"
         ) from error
     bunch = load_digits()
     images = np.round(bunch.images * (255 / 16)).astype(np.uint8)[..., None]  # given as 0 … 16
-    labels = bunch.target.astype(np.int64)
     return ImageSet(
         ids=np.array([f"digits#{row}" for row in range(len(images))]),
         source=ArraySource.of(images, name="digits"),
-        labels=labels,
-        class_names=tuple("0123456789"),
-        split=(labels >= FIRST_TEST_DIGIT).astype(np.uint8),
+        labels=bunch.target.astype(np.str_),
+        split=(bunch.target >= FIRST_TEST_DIGIT).astype(np.uint8),
     )

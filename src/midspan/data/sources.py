@@ -22,6 +22,8 @@ MAX_THREADS = 8  # Pillow decodes without the interpreter lock; more threads wai
 
 
 class ImageSource(Protocol):
+    """Where the pixels of an image set are: rows in, uint8 images (B, H, W, C) out."""
+
     def __len__(self) -> int: ...
 
     def load(
@@ -62,15 +64,15 @@ class ArraySource:
         self, rows: IntArray, *, height: int, width: int, channels: Channels, fit: Fit
     ) -> Pixels:
         try:
-            found: Pixels = self.images[self.picks[rows]]
+            selected: Pixels = self.images[self.picks[rows]]
         except IndexError as error:  # picks may come from outside, as uris of items do
             raise ImageError(f"{self.name}: has {len(self.images)} images ({error})") from error
-        if found.shape[1:] == (height, width, channels):
-            return found
-        if found.shape[1:] == (height, width, 1):
-            return np.repeat(found, channels, axis=3)
-        fitted = np.empty((len(found), height, width, channels), dtype=np.uint8)
-        for place, image in enumerate(found):
+        if selected.shape[1:] == (height, width, channels):
+            return selected
+        if selected.shape[1:] == (height, width, 1):
+            return np.repeat(selected, channels, axis=3)
+        fitted = np.empty((len(selected), height, width, channels), dtype=np.uint8)
+        for place, image in enumerate(selected):
             fitted[place] = fit_array(image, height=height, width=width, channels=channels, fit=fit)
         return fitted
 
@@ -228,7 +230,9 @@ def check_files(root: Path, names: Sequence[str]) -> dict[int, str]:
         except ImageError as error:
             return row, str(error).removeprefix(f"{path}: ")
 
-    return dict(found for found in in_threads(check, range(len(names))) if found is not None)
+    return dict(
+        selected for selected in in_threads(check, range(len(names))) if selected is not None
+    )
 
 
 def in_threads(work: Callable[[int], T], rows: Iterable[int]) -> list[T]:

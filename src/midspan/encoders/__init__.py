@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from midspan.encoders.backbones import BACKBONES
-from midspan.encoders.load import load_encoder
+from midspan.encoders.load import load_embedder, load_encoder
 from midspan.encoders.preprocessing import Preprocessing
 from midspan.errors import MissingDependency
 
@@ -23,6 +23,7 @@ __all__ = [
     "Preprocessing",
     "build_encoder",
     "export_onnx",
+    "load_embedder",
     "load_encoder",
 ]
 
@@ -42,4 +43,4 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        raise MissingDependency("torch", extra="train", wanted_for=name) from error
+        raise MissingDependency("torch", extra="train", required_for=name) from error

@@ -12,7 +12,7 @@ import torch
 from midspan.config import build, look_up
 from midspan.data.decode import Channels
 from midspan.encoders.backbones import BACKBONES, parse_backbone
-from midspan.encoders.backbones.base import Backbone
+from midspan.encoders.backbones.base import Backbone, Size
 from midspan.encoders.encoder import Encoder
 from midspan.encoders.heads import HEADS, Head
 from midspan.encoders.preprocessing import Preprocessing
@@ -26,7 +26,7 @@ def build_encoder(
     backbone: str,
     dim: int | None = None,
     head: str = "linear",
-    size: int | None = None,
+    size: Size | None = None,
     channels: Channels | None = None,
     name: str | None = None,
     seed: int | None = None,
@@ -39,9 +39,9 @@ def build_encoder(
     """A new encoder, on the CPU, in training mode.
 
     backbone: a name in BACKBONES, "hf:<model>" or "timm:<model>"; settings: its own settings.
-    dim: 128, or the backbone's features for the head "none". size, channels: of the input images,
-    by default the backbone's own; preprocessing: all of it by hand. name: by default the
-    backbone's, without the folder it was loaded from. seed: for the random weights;
+    dim: 128, or the backbone's features for the head "none". size, channels: of the input images
+    (side, or (height, width)), by default the backbone's own; preprocessing: all of it by hand.
+    name: by default the backbone's, without the folder it was loaded from. seed: of the weights;
     without one they come from torch's global generator. sub_embeddings, confident: see Encoder.
     """
     section = {**parse_backbone(backbone), **(settings or {})}
@@ -77,8 +77,10 @@ def check_forward(encoder: Encoder) -> None:
     """One blank image through it, so that what does not fit together is said now."""
     if not encoder.takes_images:
         return
-    wanted = encoder.preprocessing
-    blank = torch.zeros(1, wanted.channels, wanted.height, wanted.width, device=encoder.device)
+    preprocessing = encoder.preprocessing
+    blank = torch.zeros(
+        1, preprocessing.channels, preprocessing.height, preprocessing.width, device=encoder.device
+    )
     was_training = encoder.training
     encoder.eval()
     try:
@@ -87,14 +89,14 @@ def check_forward(encoder: Encoder) -> None:
     except (RuntimeError, ValueError) as error:
         raise ConfigError(
             f"backbone {encoder.backbone.config()['name']!r} does not take images of "
-            f"{wanted.height} x {wanted.width} x {wanted.channels} ({error})"
+            f"{preprocessing.height} x {preprocessing.width} x {preprocessing.channels} ({error})"
         ) from error
     finally:
         encoder.train(was_training)
 
 
 def _check_preprocessing(
-    given: Preprocessing, *, own: Preprocessing | None, size: int | None, backbone: str
+    given: Preprocessing, *, own: Preprocessing | None, size: Size | None, backbone: str
 ) -> None:
     if own is None:
         raise ConfigError(f"backbone {backbone!r} takes vectors, not images: no preprocessing")

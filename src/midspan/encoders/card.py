@@ -15,7 +15,11 @@ def model_card(encoder: Encoder, space: Space) -> str:
             f"fit by {p.fit}, mean {_numbers(p.mean)}, std {_numbers(p.std)}"
         )
     parameters = sum(parameter.numel() for parameter in encoder.parameters())
-    older = ", ".join(f"`{old}`" for old in encoder.compatible_with) or "none on record"
+    evidence = {one.old: f" ({one})" for one in encoder.evidence}
+    older = ", ".join(f"`{old}`{evidence.get(old, '')}" for old in encoder.compatible_with)
+    older = older or "none on record"
+    if encoder.compatible_dims is not None:
+        older += f" by the first {encoder.compatible_dims} dims"
     length = "L2-normalised" if encoder.normalise else "not normalised"
     backbone = encoder.backbone.config()
     kind = backbone.get("model", backbone.get("config", {}).get("model_type", ""))

@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from midspan import progress
-from midspan.data import ImageSet
 from midspan.data.decode import Pixels, fit_array
 from midspan.data.sources import ArraySource, CachedSource, Readable
+from midspan.encoders.inputs import Embeddable, Layout, OpenedImages, images_of
 from midspan.encoders.preprocessing import Preprocessing
 from midspan.errors import EncoderError, SpaceMismatch
 from midspan.spaces import Column, Embeddings, FloatArray, IntArray, Space, StrArray
@@ -24,10 +24,10 @@ Failed = tuple[tuple[int, str], ...]  # row, reason
 
 
 # Items in one step of the network, our own choices. Images on a CPU go in fewer: a backfill with a
-# small ResNet at 32 px was faster so on two cores. `benchmarks/embed_steps.py` checks it.
-CPU_IMAGES, STEP = 64, 256
+# small ResNet at 32 px was faster so on two cores (`benchmarks/embed_steps.py`); large images in
+# fewer still, because activations that fit the caches are computed faster and cost less memory.
+CPU_IMAGES, CPU_PIXELS, STEP = 64, 16 * 224 * 224, 256
 
-Embeddable = ImageSet | Embeddings | npt.NDArray[Any]
 Ids = Sequence[str] | StrArray
 OnFailure = Callable[[str, str], None]  # id, reason
 
@@ -40,48 +40,58 @@ class Source:
     columns: Mapping[str, Column]
     read: Callable[[IntArray], npt.NDArray[Any]]
     read_readable: Callable[[IntArray], Readable] | None = None  # what can be decoded of them
+    numbered: bool = False  # see Embeddings
     instant: bool = True  # reading is plain indexing: a thread for it would only be in the way
 
 
 def image_source(
-    items: Embeddable, *, preprocessing: Preprocessing, ids: Ids | None, name: str
+    items: Embeddable,
+    *,
+    preprocessing: Preprocessing,
+    ids: Ids | None,
+    name: str,
+    layout: Layout | None = None,
 ) -> Source:
-    wanted: dict[str, Any] = {
+    source_images = images_of(items, layout=layout, name=name)
+    size: dict[str, Any] = {
         "height": preprocessing.height,
         "width": preprocessing.width,
         "channels": preprocessing.channels,
         "fit": preprocessing.fit,
     }
-    if isinstance(items, Embeddings):
+    if isinstance(source_images, Embeddings):
         raise EncoderError(
-            f"encoder {name!r} embeds images, but got vectors in {items.space}; "
+            f"encoder {name!r} embeds images, but got vectors in {source_images.space}; "
             "vectors go through an encoder with the 'vectors' backbone, or a bridge"
         )
-    if isinstance(items, np.ndarray):
-        images = _check_images(items)
+    if isinstance(source_images, np.ndarray):
+        images = source_images
         return Source(
             ids=_ids(ids, count=len(images)),
             columns={},
-            read=lambda rows: _fit(images[rows], preprocessing, wanted),
+            read=lambda rows: _fit(images[rows], preprocessing, size),
             instant=_fits(images, preprocessing),
         )
-    if not isinstance(items, ImageSet):
-        raise EncoderError(
-            f"encoder {name!r} embeds an image set or an array of images, "
-            f"not a {type(items).__name__}; see midspan.data"
+    if isinstance(source_images, OpenedImages):
+        opened = source_images
+        return Source(
+            ids=_ids(ids, count=len(opened.images)),
+            columns={},
+            read=lambda rows: opened.load(rows, size),
+            instant=False,
         )
-    columns = dict(items.columns)
-    if items.labels is not None:
-        columns["labels"] = items.labels
-    if items.split is not None:
-        columns["split"] = items.split
+    columns = dict(source_images.columns)
+    if source_images.labels is not None:
+        columns["labels"] = source_images.labels
+    if source_images.split is not None:
+        columns["split"] = source_images.split
     return Source(
-        ids=items.ids if ids is None else _ids(ids, count=len(items.ids)),
+        ids=source_images.ids if ids is None else _ids(ids, count=len(source_images.ids)),
         columns=columns,
-        read=lambda rows: items.load(rows, **wanted),
-        read_readable=lambda rows: items.load_readable(rows, **wanted),
-        instant=isinstance(items.source, ArraySource | CachedSource)
-        and _fits(items.source.images, preprocessing),
+        read=lambda rows: source_images.load(rows, **size),
+        read_readable=lambda rows: source_images.load_readable(rows, **size),
+        instant=isinstance(source_images.source, ArraySource | CachedSource)
+        and _fits(source_images.source.images, preprocessing),
     )
 
 
@@ -96,8 +106,9 @@ def vector_source(
                 f"but got vectors in {items.space}; embed the images with that space's encoder"
             )
         vectors, columns, own_ids = items.vectors, items.columns, items.ids
+        numbered = items.numbered
     elif isinstance(items, np.ndarray):
-        vectors, columns, own_ids = items, {}, None
+        vectors, columns, own_ids, numbered = items, {}, None, False
     else:
         raise EncoderError(
             f"encoder {name!r} takes precomputed {inputs}-d vectors, not a "
@@ -112,15 +123,20 @@ def vector_source(
     if ids is not None or own_ids is None:
         own_ids = _ids(ids, count=len(vectors))
     return Source(
-        ids=own_ids, columns=columns, read=lambda rows: vectors[rows].astype(np.float32, copy=False)
+        ids=own_ids,
+        columns=columns,
+        read=lambda rows: vectors[rows].astype(np.float32, copy=False),
+        numbered=numbered,
     )
 
 
-def step_size(wanted: int | None, *, device: str, images: bool) -> int:
-    """`wanted`, or what suits the device."""
-    if wanted is not None:
-        return wanted
-    return CPU_IMAGES if images and device == "cpu" else STEP
+def step_size(batch_size: int | None, *, device: str, box: Preprocessing | None) -> int:
+    """`batch_size`, or what suits the device; box: of the images, None for vectors."""
+    if batch_size is not None:
+        return batch_size
+    if box is None or device != "cpu":
+        return STEP
+    return max(1, min(CPU_IMAGES, CPU_PIXELS // (box.height * box.width)))
 
 
 def embed_source(
@@ -166,12 +182,13 @@ def embed_source(
             done(len(rows) + len(failed))
     kept = np.concatenate(done_rows) if done_rows else np.arange(0)
     if len(kept) == len(vectors):
-        return Embeddings(ids=source.ids, vectors=vectors, space=space, columns=source.columns)
+        return Embeddings(source.ids, vectors, space, source.columns, numbered=source.numbered)
     return Embeddings(
         ids=source.ids[kept],
         vectors=vectors[kept],
         space=space,
         columns={name: column[kept] for name, column in source.columns.items()},
+        numbered=source.numbered,
     )
 
 
@@ -228,23 +245,12 @@ def _ids(ids: Ids | None, *, count: int) -> StrArray:
     return np.asarray(ids, dtype=np.str_)
 
 
-def _check_images(images: npt.NDArray[Any]) -> Pixels:
-    if images.ndim == 3:
-        images = images[..., None]  # grey
-    if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] not in (1, 3, 4):
-        raise EncoderError(
-            f"images are {images.dtype}{images.shape}; wanted uint8 (N, H, W, C) with 1, 3 or "
-            "4 channels, values 0 to 255"
-        )
-    return images
-
-
 def _fits(images: Pixels, preprocessing: Preprocessing) -> bool:
-    wanted = (preprocessing.height, preprocessing.width, preprocessing.channels)
-    return images.shape[1:] == wanted
+    expected = (preprocessing.height, preprocessing.width, preprocessing.channels)
+    return images.shape[1:] == expected
 
 
-def _fit(images: Pixels, preprocessing: Preprocessing, wanted: Mapping[str, Any]) -> Pixels:
+def _fit(images: Pixels, preprocessing: Preprocessing, size: Mapping[str, Any]) -> Pixels:
     if _fits(images, preprocessing):
         return images
-    return np.stack([fit_array(image, **wanted) for image in images])
+    return np.stack([fit_array(image, **size) for image in images])

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from midspan.encoders.backbones.base import Backbone
+from midspan.encoders.confidence_range import CONFIDENCE_RANGE
 from midspan.encoders.embedding import (
-    Embeddable,
     Ids,
     OnFailure,
     Source,
@@ -26,9 +26,11 @@ from midspan.encoders.embedding import (
     step_size,
     vector_source,
 )
-from midspan.encoders.heads import CONFIDENCE_RANGE, Head, average
+from midspan.encoders.heads import Head, average
+from midspan.encoders.inputs import Embeddable, Layout
 from midspan.encoders.preprocessing import Preprocessing
 from midspan.errors import EncoderError
+from midspan.evidence import Evidence
 from midspan.spaces import Embeddings, FloatArray, Space, fingerprint
 
 
@@ -86,7 +88,9 @@ class Encoder(nn.Module):
             self.confidence = nn.Linear(backbone.features, sub_embeddings)
             nn.init.zeros_(self.confidence.weight)
             nn.init.constant_(self.confidence.bias, math.log(64.0))
-        self.compatible_with: tuple[str, ...] = ()  # fingerprints; set by training
+        self.compatible_with: tuple[str, ...] = ()  # fingerprints; set by training …
+        self.evidence: tuple[Evidence, ...] = ()  # … with what its test found
+        self.compatible_dims: int | None = None  # so many of the first dims; None: all
         self._preprocessing = preprocessing
         self._inputs = preprocessing.channels if preprocessing else backbone.config()["inputs"]
         self._known: tuple[list[object], str] | None = None
@@ -106,9 +110,9 @@ class Encoder(nn.Module):
     def features(self, x: Tensor) -> Tensor:
         """What the backbone says: a map (B, F, h, w), or (B, F)."""
         if x.ndim != (4 if self.takes_images else 2) or x.shape[1] != self._inputs:
-            wanted = f"(B, {self._inputs}, H, W)" if self.takes_images else f"(B, {self._inputs})"
+            expected = f"(B, {self._inputs}, H, W)" if self.takes_images else f"(B, {self._inputs})"
             raise EncoderError(
-                f"encoder {self.name!r} takes {wanted}, got {tuple(x.shape)}; "
+                f"encoder {self.name!r} takes {expected}, got {tuple(x.shape)}; "
                 "`preprocessing.tensor` makes it from images"
             )
         if self.backbone.channels_last:
@@ -162,6 +166,8 @@ class Encoder(nn.Module):
             metric="cosine" if self.normalise else "l2",
             fingerprint=self.fingerprint(),
             compatible_with=self.compatible_with,
+            evidence=self.evidence,
+            compatible_dims=self.compatible_dims,
         )
 
     def architecture(self) -> dict[str, Any]:
@@ -213,15 +219,31 @@ class Encoder(nn.Module):
         device: str | None = None,
         progress: bool = True,
         ids: Ids | None = None,
+        layout: Layout | None = None,
         on_failure: OnFailure | None = None,
     ) -> Embeddings:
-        """Vectors of an image set, of a uint8 array (N, H, W, C), or of Embeddings (`vectors`).
+        """Vectors of images, or of Embeddings if the encoder takes vectors.
 
-        Labels and columns come along. In eval mode, whatever mode it is in; vectors do not depend
-        on the batch size beyond 1e-5. batch_size: None is 64 images on a CPU, else 256 items.
-        device: moves the encoder there first; None: where it is.
-        on_failure: told the id and the reason of each image that cannot be decoded, which is then
-        left out; without it such an image is an ImageError.
+        In eval mode, whatever mode it is in; vectors do not depend on the batch size beyond 1e-5.
+
+        Args:
+            images: An image that Pillow has opened, a path, a list of either, a folder (also .csv,
+                .npz, .tar), an ImageSet, or a uint8 array. Labels and columns of a set come along.
+            batch_size: None is 64 images on a CPU (fewer if they are large), else 256 items.
+            device: Moves the encoder there first; None: where it is.
+            progress: A progress bar.
+            ids: Of the items; default: the names of files, or the numbers of rows.
+            layout: Of an array: "HW", "HWC", "NHW" or "NHWC", with 1, 3 or 4 channels. Without it,
+                three axes are one image if the last is 1, 3 or 4, else grey images.
+            on_failure: Receives the id and the reason of each image that cannot be decoded, which
+                is then left out; without it such an image is an ImageError.
+
+        Returns:
+            Embeddings in this encoder's space.
+
+        Raises:
+            EncoderError: What was given is none of these, or has another shape.
+            ImageError: An image cannot be decoded.
         """
         if device is not None:
             self.to(device)
@@ -230,22 +252,26 @@ class Encoder(nn.Module):
         self.eval()
         try:
             return embed_source(
-                self.source(images, ids=ids),
+                self.source(images, ids=ids, layout=layout),
                 space=self.space,
                 normalise=self.normalise,
                 prepare=lambda read: self.tensor(read, device=here),
                 run=self._run,
-                batch_size=step_size(batch_size, device=here.type, images=self.takes_images),
+                batch_size=step_size(batch_size, device=here.type, box=self._preprocessing),
                 show=progress,
                 on_failure=on_failure,
             )
         finally:
             self.train(was_training)
 
-    def source(self, images: Embeddable, *, ids: Ids | None) -> Source:
+    def source(
+        self, images: Embeddable, *, ids: Ids | None, layout: Layout | None = None
+    ) -> Source:
         """The items in the form that this encoder reads."""
         if self._preprocessing is not None:
-            return image_source(images, preprocessing=self._preprocessing, ids=ids, name=self.name)
+            return image_source(
+                images, preprocessing=self._preprocessing, ids=ids, name=self.name, layout=layout
+            )
         config = self.backbone.config()
         return vector_source(
             images, inputs=config["inputs"], origin=config["source"], ids=ids, name=self.name

@@ -10,6 +10,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from midspan.encoders.encoder import Encoder
 from midspan.encoders.heads import HEADS
 from midspan.encoders.preprocessing import Preprocessing
 from midspan.errors import ConfigError, EncoderError, FormatError
+from midspan.evidence import Evidence
 
 FORMAT = "midspan-encoder"
 VERSION = 1
@@ -37,6 +39,8 @@ _KEYS: dict[str, type | tuple[type, ...]] = {
     "name": str,
     "fingerprint": str,
     "compatible_with": list,
+    "evidence": list,
+    "compatible_dims": (int, type(None)),
     "backbone": dict,
     "head": dict,
     "dim": int,
@@ -63,6 +67,8 @@ def save_encoder(encoder: Encoder, folder: str | Path) -> Path:
         "name": encoder.name,
         "fingerprint": space.fingerprint,
         "compatible_with": list(encoder.compatible_with),
+        "evidence": [asdict(one) for one in encoder.evidence],
+        **({} if encoder.compatible_dims is None else {"compatible_dims": encoder.compatible_dims}),
         **encoder.architecture(),
     }
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -90,7 +96,7 @@ def read_encoder(where: str | Path) -> Encoder:
     config = _read_config(folder / CONFIG)
     encoder = _construct(config, source=folder / CONFIG)
     weights = _read_weights(folder / WEIGHTS)
-    _check_tensors(weights, wanted=encoder.state_dict(), source=folder / WEIGHTS)
+    _check_tensors(weights, expected=encoder.state_dict(), source=folder / WEIGHTS)
     _check_finite(weights, source=str(folder / WEIGHTS))
     encoder.load_state_dict(weights)
     encoder.eval()
@@ -152,6 +158,8 @@ def _read_config(path: Path) -> dict[str, Any]:
             f"{path}: written in version {config.get('version')!r} of the format, this midspan "
             f"reads {VERSION}; upgrade midspan"
         )
+    config.setdefault("evidence", [])  # folders of earlier versions have none
+    config.setdefault("compatible_dims", None)
     if config.keys() != _KEYS.keys():
         wrong = sorted(config.keys() ^ _KEYS.keys())
         raise FormatError(f"{path}: missing or unknown keys: {', '.join(wrong)}")
@@ -192,6 +200,8 @@ def _construct(config: Mapping[str, Any], *, source: Path) -> Encoder:
     except (ConfigError, EncoderError, ValueError, RuntimeError) as error:
         raise FormatError(f"{source}: {error}") from error
     encoder.compatible_with = tuple(config["compatible_with"])
+    encoder.evidence = Evidence.each_of(config["evidence"], source=str(source))
+    encoder.compatible_dims = config["compatible_dims"]
     return encoder
 
 
@@ -212,15 +222,18 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
 
 
 def _check_tensors(
-    weights: Mapping[str, Tensor], *, wanted: Mapping[str, Tensor], source: Path
+    weights: Mapping[str, Tensor], *, expected: Mapping[str, Tensor], source: Path
 ) -> None:
-    missing, extra = sorted(wanted.keys() - weights.keys()), sorted(weights.keys() - wanted.keys())
+    missing, extra = (
+        sorted(expected.keys() - weights.keys()),
+        sorted(weights.keys() - expected.keys()),
+    )
     if missing or extra:
         raise FormatError(
             f"{source}: {len(missing)} tensors missing{_some(missing)}, "
             f"{len(extra)} unknown{_some(extra)}; it belongs to another network than {CONFIG}"
         )
-    for name, tensor in wanted.items():
+    for name, tensor in expected.items():
         came = weights[name]
         if (came.shape, came.dtype) != (tensor.shape, tensor.dtype):
             raise FormatError(

@@ -14,8 +14,6 @@ HEADS = {
     "none": "midspan.encoders.heads:Pooled",
 }
 
-CONFIDENCE_RANGE = (-4.0, 6.0)  # of the logarithm of a confidence, so that exp cannot run away
-
 
 class Head(nn.Module):
     """Feature map (B, F, h, w) or features (B, F) → embedding (B, D)."""

@@ -53,5 +53,5 @@ def _import_hub() -> Any:
         return importlib.import_module("huggingface_hub")
     except ModuleNotFoundError as error:
         raise MissingDependency(
-            "huggingface_hub", extra="hub", wanted_for="an encoder on the hub"
+            "huggingface_hub", extra="hub", required_for="an encoder on the hub"
         ) from error

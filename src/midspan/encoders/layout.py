@@ -27,8 +27,8 @@ LAYOUTS = ("plain", "channels_last")
 
 def measure(encoder: Encoder, *, batch: int, repeats: int = 5) -> dict[str, float]:
     """Images per second of the network alone, by layout; the encoder keeps its own."""
-    wanted = encoder.preprocessing
-    shape = (batch, wanted.channels, wanted.height, wanted.width)
+    preprocessing = encoder.preprocessing
+    shape = (batch, preprocessing.channels, preprocessing.height, preprocessing.width)
     device = encoder.device
     network = torch.nn.Sequential(encoder.backbone, encoder.head).eval()
     own = torch.channels_last if encoder.backbone.channels_last else torch.contiguous_format
@@ -56,8 +56,8 @@ def main(names: list[str]) -> None:
     for name in names:
         encoder = build_encoder(backbone=name, seed=0)
         batch = 256 if encoder.preprocessing.height <= 64 else 16
-        found = measure(encoder, batch=batch)
-        print(name.ljust(20), *(f"{found[layout]:20,.0f}" for layout in LAYOUTS))
+        rates = measure(encoder, batch=batch)
+        print(name.ljust(20), *(f"{rates[layout]:20,.0f}" for layout in LAYOUTS))
 
 
 if __name__ == "__main__":

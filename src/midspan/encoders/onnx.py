@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from midspan.encoders.embedding import (
-    Embeddable,
     Ids,
     OnFailure,
     Source,
@@ -22,8 +20,10 @@ from midspan.encoders.embedding import (
     step_size,
     vector_source,
 )
+from midspan.encoders.inputs import Embeddable, Layout
 from midspan.encoders.preprocessing import Preprocessing
-from midspan.errors import EncoderError, FormatError, MissingDependency
+from midspan.encoders.runtimes.session import import_extra, open_session
+from midspan.errors import EncoderError, FormatError
 from midspan.spaces import Embeddings, FloatArray, Space, fingerprint
 
 NOTE = "midspan"  # our key in the file's metadata
@@ -34,7 +34,7 @@ class OnnxEncoder:
 
     preprocessing, normalise: only for files that were not exported by midspan; their space then
     has a fingerprint of the file's bytes and these settings. device: "cpu" or "cuda"; default CUDA
-    if ONNX Runtime has it.
+    if ONNX Runtime has it. runtime: "onnx" or "openvino".
     """
 
     def __init__(
@@ -45,12 +45,12 @@ class OnnxEncoder:
         normalise: bool = True,
         name: str | None = None,
         device: str | None = None,
+        runtime: str = "onnx",
     ) -> None:
         path = Path(path)
-        self._session, self.device = open_session(path, device=device)
-        self._input = _only(self._session.get_inputs(), what="input", path=path)
-        self._output = self._session.get_outputs()[0].name
-        note = self._session.get_modelmeta().custom_metadata_map.get(NOTE)
+        self.session = open_session(path, device=device, runtime=runtime)
+        self.device = self.session.device
+        note = self.session.metadata.get(NOTE)
         self._preprocessing = preprocessing
         self._origin = ""
         self.normalise = normalise
@@ -85,6 +85,7 @@ class OnnxEncoder:
         device: str | None = None,
         progress: bool = True,
         ids: Ids | None = None,
+        layout: Layout | None = None,
         on_failure: OnFailure | None = None,
     ) -> Embeddings:
         """As Encoder.embed; the device was chosen when the file was opened."""
@@ -93,14 +94,14 @@ class OnnxEncoder:
                 f"encoder {self.name!r} was opened on {self.device!r}, not {device!r}; "
                 "open it again with that device"
             )
-        fixed = self._input.shape[0]  # a name where the batch is free
-        size = step_size(batch_size, device=self.device, images=self.takes_images)
+        fixed = self.session.shape[0]  # a name where the batch is free
+        size = step_size(batch_size, device=self.device, box=self._preprocessing)
         return embed_source(
-            self._source(images, ids=ids),
+            self._source(images, ids=ids, layout=layout),
             space=self.space,
             normalise=self.normalise,
             prepare=self._preprocessing.array if self._preprocessing else np.asarray,
-            run=self._run,
+            run=self.run,
             batch_size=fixed if isinstance(fixed, int) else size,
             show=progress,
             on_failure=on_failure,
@@ -122,7 +123,7 @@ class OnnxEncoder:
         if raw is not None:
             self._preprocessing = Preprocessing.from_dict(raw, source=str(path))
         self._check_input(path)
-        onnx = import_extra("onnx", wanted_for="an encoder in an ONNX file")
+        onnx = import_extra("onnx", required_for="an encoder in an ONNX file")
         if file_digest(onnx.load(path), told) != digest:
             raise EncoderError(
                 f"{path}: the file was changed after its export (quantised, optimised?), so "
@@ -139,69 +140,45 @@ class OnnxEncoder:
         self._check_input(path)
         p = self._preprocessing
         blank = np.zeros((1, p.height, p.width, p.channels), dtype=np.uint8)
-        found = self._run(p.array(blank))
-        if found.ndim != 2:
+        output = self.run(p.array(blank))
+        if output.ndim != 2:
             raise EncoderError(
-                f"{path}: gives {found.shape} for one image, wanted one vector (1, D)"
+                f"{path}: gives {output.shape} for one image, wanted one vector (1, D)"
             )
         parts = (path.read_bytes(), p.to_json(), str(self.normalise))
         self.space = Space(
             name=name or path.stem,
-            dim=int(found.shape[1]),
+            dim=int(output.shape[1]),
             metric="cosine" if self.normalise else "l2",
             fingerprint=fingerprint(*parts),
         )
 
     def _check_input(self, path: Path) -> None:
-        shape, p = self._input.shape, self._preprocessing
-        wanted = [p.channels, p.height, p.width] if p else [shape[-1]]
-        fits = len(shape) == len(wanted) + 1 and all(
-            not isinstance(have, int) or have == want
-            for have, want in zip(shape[1:], wanted, strict=True)
+        shape, p = self.session.shape, self._preprocessing
+        expected = [p.channels, p.height, p.width] if p else [shape[-1]]
+        fits = len(shape) == len(expected) + 1 and all(
+            not isinstance(axis, int) or axis == size
+            for axis, size in zip(shape[1:], expected, strict=True)
         )
-        if not fits or self._input.type != "tensor(float)":
+        if not fits or self.session.type != "tensor(float)":
             raise EncoderError(
-                f"{path}: takes {self._input.type} of shape {shape}, but its images come as "
-                f"tensor(float) ['batch', {', '.join(map(str, wanted))}]"
+                f"{path}: takes {self.session.type} of shape {list(shape)}, but its images come as "
+                f"tensor(float) ['batch', {', '.join(map(str, expected))}]"
             )
 
-    def _source(self, images: Embeddable, *, ids: Ids | None) -> Source:
+    def _source(self, images: Embeddable, *, ids: Ids | None, layout: Layout | None) -> Source:
         if self._preprocessing is not None:
-            return image_source(images, preprocessing=self._preprocessing, ids=ids, name=self.name)
-        inputs = int(self._input.shape[1])
+            return image_source(
+                images, preprocessing=self._preprocessing, ids=ids, name=self.name, layout=layout
+            )
+        inputs = int(self.session.shape[1])
         return vector_source(images, inputs=inputs, origin=self._origin, ids=ids, name=self.name)
 
-    def _run(self, batch: npt.NDArray[Any]) -> FloatArray:
-        fixed, count = self._input.shape[0], len(batch)
+    def run(self, batch: npt.NDArray[Any]) -> FloatArray:
+        fixed, count = self.session.shape[0], len(batch)
         if isinstance(fixed, int) and count < fixed:  # fill up, then cut off
             batch = np.concatenate([batch, np.repeat(batch[-1:], fixed - count, axis=0)])
-        (vectors,) = self._session.run([self._output], {self._input.name: batch})
-        return np.asarray(vectors[:count], dtype=np.float32)
-
-
-def open_session(path: Path, *, device: str | None) -> tuple[Any, str]:
-    runtime = import_extra("onnxruntime", wanted_for="an encoder in an ONNX file")
-    if not path.is_file():
-        raise EncoderError(f"{path}: no such ONNX file")
-    cuda = "CUDAExecutionProvider" in runtime.get_available_providers()
-    there = ["cuda", "cpu"] if cuda else ["cpu"]
-    device = device or there[0]
-    if device not in there:
-        raise EncoderError(f"ONNX Runtime has no device {device!r} here; it has {there}")
-    providers = ["CUDAExecutionProvider"] if device == "cuda" else []
-    try:
-        session = runtime.InferenceSession(
-            str(path), providers=[*providers, "CPUExecutionProvider"]
-        )
-        return session, device
-    except Exception as error:  # onnxruntime's own kinds, one for each failure
-        raise FormatError(f"{path}: not a readable ONNX file ({error})") from error
-
-
-def _only(found: list[Any], *, what: str, path: Path) -> Any:
-    if len(found) != 1:
-        raise EncoderError(f"{path}: has {len(found)} {what}s, an encoder has one")
-    return found[0]
+        return np.asarray(self.session.run(batch)[:count], dtype=np.float32)
 
 
 def file_digest(model: Any, note: Mapping[str, Any]) -> str:
@@ -209,10 +186,3 @@ def file_digest(model: Any, note: Mapping[str, Any]) -> str:
     digest = hashlib.sha256(model.graph.SerializeToString(deterministic=True))
     digest.update(json.dumps(note, sort_keys=True).encode())
     return digest.hexdigest()
-
-
-def import_extra(library: str, *, wanted_for: str) -> Any:
-    try:
-        return importlib.import_module(library)
-    except ModuleNotFoundError as error:
-        raise MissingDependency(library, extra="onnx", wanted_for=wanted_for) from error

@@ -9,6 +9,7 @@ import contextlib
 import copy
 import json
 import logging
+import os
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +21,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from midspan.encoders.encoder import Encoder
-from midspan.encoders.onnx import NOTE, file_digest, import_extra, open_session
+from midspan.encoders.onnx import NOTE, file_digest
+from midspan.encoders.runtimes.session import import_extra, open_session
 from midspan.errors import EncoderError
 
 TOLERANCE = 1e-4  # between torch and ONNX Runtime, in any number of any vector
@@ -28,8 +30,8 @@ TOLERANCE = 1e-4  # between torch and ONNX Runtime, in any number of any vector
 
 def export_onnx(encoder: Encoder, path: str | Path, *, check: bool = True) -> Path:
     """Write the encoder as ONNX, for any batch size; `check` compares it with torch first."""
-    onnx = import_extra("onnx", wanted_for="an ONNX export")
-    import_extra("onnxscript", wanted_for="an ONNX export")
+    onnx = import_extra("onnx", required_for="an ONNX export")
+    import_extra("onnxscript", required_for="an ONNX export")
     path = Path(path)
     wrapped = _Vectors(copy.deepcopy(encoder).cpu()).eval()
     try:
@@ -60,7 +62,7 @@ def export_onnx(encoder: Encoder, path: str | Path, *, check: bool = True) -> Pa
     note["digest"] = file_digest(model, note)
     onnx.helper.set_model_props(model, {NOTE: json.dumps(note, sort_keys=True)})
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         part.write_bytes(model.SerializeToString())
         if check:
@@ -96,13 +98,13 @@ def _example_input(encoder: Encoder, *, batch: int) -> Tensor:
 
 
 def _check_against_torch(path: Path, *, encoder: Encoder, wrapped: Any) -> None:
-    session, _ = open_session(path, device="cpu")
+    session = open_session(path, device="cpu")
     for batch in (1, 5):
         x = _example_input(encoder, batch=batch)
         with torch.inference_mode():
-            want = wrapped(x).numpy()
-        (got,) = session.run(["vectors"], {"input": x.numpy()})
-        apart = float(np.abs(want - got).max()) if want.shape == got.shape else np.inf
+            expected = wrapped(x).numpy()
+        got = session.run(x.numpy())
+        apart = float(np.abs(expected - got).max()) if expected.shape == got.shape else np.inf
         if not apart <= TOLERANCE:
             raise EncoderError(
                 f"encoder {encoder.name!r}: ONNX Runtime and torch are {apart:.1e} apart, more "

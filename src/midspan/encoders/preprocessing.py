@@ -87,8 +87,8 @@ class Preprocessing:
         return np.ascontiguousarray(values.reshape(shape).transpose(0, 3, 1, 2))
 
     def check(self, images: Pixels) -> None:
-        wanted = (self.height, self.width, self.channels)
-        if images.dtype != np.uint8 or images.shape[1:] != wanted:
+        expected = (self.height, self.width, self.channels)
+        if images.dtype != np.uint8 or images.shape[1:] != expected:
             raise EncoderError(
                 f"images are {images.dtype}{images.shape}; wanted uint8 "
                 f"(B, {self.height}, {self.width}, {self.channels})"

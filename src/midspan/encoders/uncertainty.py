@@ -16,13 +16,14 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from midspan.encoders.embedding import Embeddable, Ids, OnFailure, embed_source, step_size
+from midspan.encoders.embedding import Ids, OnFailure, embed_source, step_size
 from midspan.encoders.encoder import Encoder
 from midspan.encoders.files import find_folder
+from midspan.encoders.inputs import Embeddable
+from midspan.encoders.load import UNCERTAINTY
 from midspan.errors import EncoderError, FormatError
 from midspan.spaces import Column, Embeddings, FloatArray
 
-UNCERTAINTY = "uncertainty.safetensors"  # in the encoder's folder
 VARIANCE, CONFIDENCE = "variance", "confidence"  # columns of embeddings, (N, K)
 
 
@@ -46,12 +47,16 @@ class UncertaintyHead(nn.Module):
 
     @classmethod
     def for_encoder(cls, encoder: Encoder) -> UncertaintyHead:
-        wanted = encoder.preprocessing if encoder.takes_images else None
-        if wanted is None:
+        preprocessing = encoder.preprocessing if encoder.takes_images else None
+        if preprocessing is None:
             inputs = encoder.backbone.features
         else:
             blank = torch.zeros(
-                1, wanted.channels, wanted.height, wanted.width, device=encoder.device
+                1,
+                preprocessing.channels,
+                preprocessing.height,
+                preprocessing.width,
+                device=encoder.device,
             )
             was_training = encoder.training
             encoder.eval()
@@ -154,17 +159,21 @@ def embed_judged(
         uncertainty.eval()
     try:
         device = encoder.device
-        found = embed_source(
+        embeddings = embed_source(
             encoder.source(images, ids=ids),
             space=encoder.space,
             normalise=encoder.normalise,
             prepare=lambda read: encoder.tensor(read, device=device),
             run=run,
-            batch_size=step_size(batch_size, device=device.type, images=encoder.takes_images),
+            batch_size=step_size(
+                batch_size,
+                device=device.type,
+                box=encoder.preprocessing if encoder.takes_images else None,
+            ),
             show=progress,
             on_failure=on_failure,
         )
     finally:
         encoder.train(was_training)
     columns: dict[str, Column] = {name: np.concatenate(parts) for name, parts in told.items()}
-    return found.with_columns(columns)
+    return embeddings.with_columns(columns)

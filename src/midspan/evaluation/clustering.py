@@ -28,7 +28,7 @@ def nmi(vectors: npt.NDArray[Any], labels: npt.NDArray[Any], *, seed: int = 0) -
         from sklearn.cluster import KMeans
         from sklearn.metrics import normalized_mutual_info_score
     except ImportError as error:
-        raise MissingDependency("scikit-learn", extra="train", wanted_for="nmi") from error
+        raise MissingDependency("scikit-learn", extra="train", required_for="nmi") from error
     n_clusters = len(np.unique(values))
     if not np.isfinite(matrix).all():
         raise EvaluationError("vectors have NaN or infinite values; remove those rows")

@@ -5,15 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
-from midspan.errors import EvaluationError, SpaceMismatch
+from midspan.errors import EvaluationError, MissingDependency, SpaceMismatch
 from midspan.evaluation.bootstrap import bootstrap_means, percentile_interval
 from midspan.evaluation.compatibility import gains, is_compatible, p_scores
 from midspan.evaluation.retrieval import Retrieval, evaluate, labels_of, pairs_of
 from midspan.evaluation.scores import FloatArray64
+from midspan.html_table import html_table
+from midspan.labels import warn_numbered
 from midspan.spaces import Column, Embeddings, IntArray, StrArray, check_comparable
 
 HIT = "recall@1"  # flips are first hits lost and won
@@ -76,6 +79,65 @@ class Comparison:
     query: Embeddings  # new vectors as they ask in the cross test …
     gallery: Embeddings  # … and old vectors as they are searched
 
+    def __repr__(self) -> str:
+        return (
+            f"Comparison({self.metric}: old self {self.old_self:.4f}, new self "
+            f"{self.new_self:.4f}, cross {self.cross:.4f} ({self.direction}); negative flips "
+            f"{self.negative_flips:.1%}; {len(self.ids):,} queries)"
+        )
+
+    def _repr_html_(self) -> str:
+        def row(name: str) -> list[str]:
+            low, high = self.ci.get(name, (math.nan, math.nan))
+            return [
+                name.replace("_", " "),
+                f"{100 * getattr(self, name):.2f}",
+                f"{100 * low:.2f} … {100 * high:.2f}",
+            ]
+
+        names = [name for name in _NUMBERS if getattr(self, name) is not None]
+        note = f"{len(self.ids):,} queries; " + (
+            "cross is above old self: the new encoder may search the old gallery"
+            if self.compatible
+            else "cross is not above old self: the new encoder would search the old gallery worse"
+        )
+        title = f"old against new, {self.metric}, {self.direction}"
+        rows = [row(name) for name in names]
+        return html_table(title, rows, head=["", "%", "95 % interval"], note=note)
+
+    def to_html(self, path: str | Path) -> Path:
+        """Write the page of `midspan compare --page`: numbers, plots, the queries that got worse.
+
+        Args:
+            path: Where to write it; one file, no network.
+
+        Returns:
+            The path.
+        """
+        from midspan.reports import compare_page
+
+        return compare_page(self, path)
+
+    def to_frame(self) -> Any:
+        """One row for each query, as a pandas DataFrame.
+
+        Returns:
+            Columns: label, the value of the metric in each situation, and whether the first result
+            was right in each; the index is the id.
+
+        Raises:
+            MissingDependency: pandas is not installed.
+        """
+        try:
+            import pandas
+        except ModuleNotFoundError as error:
+            raise MissingDependency(
+                "pandas", extra="pandas", required_for="Comparison.to_frame"
+            ) from error
+        columns: dict[str, Any] = {"label": self.old.labels, **self.per_query}
+        columns |= {f"{name}_first_hit": values for name, values in self.hits.items()}
+        return pandas.DataFrame(columns, index=pandas.Index(self.ids, name="id"))
+
     def to_dict(self) -> dict[str, Any]:
         """The JSON of `midspan compare`; values that are not defined are null."""
         numbers = {name: _defined(getattr(self, name)) for name in _NUMBERS}
@@ -120,16 +182,52 @@ def compare(
 ) -> Comparison:
     """Self, cross, gains, P-scores and flips of a new encoder against the old one.
 
-    old, new, upper: the same items, paired by id; labels come from old and must agree.
-    upper: vectors of an encoder trained alone with the new recipe. Without it the gains and the
-        P-scores have no scale and are None: the new encoder itself would be no upper bound.
-    direct: compare vectors as they are, even if nothing connects the spaces; this is a measurement.
-        False refuses unconnected spaces.
-    bridge: maps old vectors into the new space (forward) or new ones into the old (backward).
-    groups: a column of old (a class, a country …) to break the results down by.
-    bootstrap: resamples of the queries for the intervals.
+    Items are paired by id; labels come from old and must agree.
+
+    Args:
+        old: Labelled vectors of the old encoder.
+        new: Vectors of the same items by the new encoder.
+        upper: Vectors of an encoder trained alone with the new recipe. Without it the gains and the
+            P-scores have no scale and are None: the new encoder itself would be no upper bound.
+        metric: "map", "recall@1", "map@r" …; see `midspan.evaluation.METRICS`.
+        direct: Compare vectors as they are, even if nothing connects the spaces; this is a
+            measurement. False refuses unconnected spaces.
+        bridge: Maps old vectors into the new space (forward) or new ones into the old (backward).
+        exclude_column: Items that share this column's value with the query do not count.
+        groups: A column of old (a class, a country …) to break the results down by.
+        bootstrap: Resamples of the queries for the intervals.
+        seed: Of the resamples.
+
+    Returns:
+        A Comparison: means, 95 % intervals, values per query and per group.
+
+    Raises:
+        SpaceMismatch: The spaces have different dimensions and there is no bridge.
+        EvaluationError: No labels, labels that disagree, or nothing to find.
+        UnknownId: The two sets share no id.
+
+    Example:
+        >>> import numpy as np
+        >>> import midspan as ms
+        >>> rng = np.random.default_rng(0)
+        >>> labels = np.repeat(np.arange(10), 8)
+        >>> centres = 2 * rng.normal(size=(10, 16))
+        >>> def see(name, noise):
+        ...     return ms.Embeddings(
+        ...         np.arange(80).astype(str),
+        ...         centres[labels] + noise * rng.normal(size=(80, 16)),
+        ...         ms.Space(name, 16),
+        ...         {"labels": labels},
+        ...     )
+        >>> report = ms.compare(old=see("old", 3.0), new=see("new", 0.5))
+        >>> report.new_self > report.cross > report.old_self
+        True
+        >>> report.compatible
+        True
     """
     old, new = pairs_of(old, new, what="old and new embeddings")
+    if old.numbered and new.labels is not None and not new.numbered:
+        old = old.with_labels_of(new)  # the same items, with the names of their classes
     new = _with_labels_of(old, new, "new")
     query, gallery, direction = _cross_sides(old, new, bridge=bridge, direct=direct)
     results = {
@@ -155,7 +253,7 @@ def compare(
     ci = {
         name: percentile_interval(np.array([one[name] for one in drawn], dtype=float))
         for name, value in derived.items()
-        if value is not None
+        if value is not None and math.isfinite(value)  # what is undefined has no interval
     }
     return Comparison(
         metric=metric,
@@ -202,15 +300,18 @@ def _derived(means: Mapping[str, float]) -> dict[str, Any]:
 
 
 def _with_labels_of(old: Embeddings, other: Embeddings, what: str) -> Embeddings:
+    """The other set with the columns of the old one; both hold the same items, row by row."""
     labels = labels_of(old, "old set")
     theirs = other.labels
     if theirs is not None and not np.array_equal(labels, theirs):
-        if labels.shape != theirs.shape or labels.dtype.kind != theirs.dtype.kind:
-            raise EvaluationError(f"labels of the {what} set are of another kind than the old ones")
+        if other.numbered:  # the same items: the labels of one side are enough
+            warn_numbered(what=f"{what} set")
+            return other.with_columns(old.columns)
         row = int(np.flatnonzero(labels != theirs)[0])
         raise EvaluationError(
             f"{what} and old embeddings disagree on {int((labels != theirs).sum())} labels, first "
-            f"{str(old.ids[row])!r}: {theirs[row]!r} and {labels[row]!r}; are the ids right?"
+            f"{str(old.ids[row])!r}: {str(theirs[row])!r} and {str(labels[row])!r}; are the ids "
+            "right?"
         )
     return other.with_columns(old.columns)
 
@@ -221,7 +322,7 @@ def _cross_sides(
     """(query, gallery, direction) of the cross test."""
     if bridge is None:
         if not direct:
-            check_comparable(new.space, old.space)
+            check_comparable(new.space, old.space, override="direct")
         if old.space.dim != new.space.dim:
             raise SpaceMismatch(
                 f"old vectors are in {old.space}, new ones in {new.space}: they have different "

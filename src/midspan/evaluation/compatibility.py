@@ -25,6 +25,8 @@ from midspan.spaces import Embeddings
 
 @dataclass(frozen=True, slots=True)
 class Gains:
+    """Gains of an update, as shares of what the upper bound gains."""
+
     update: float
     performance: float
     upgrade: float
@@ -55,6 +57,8 @@ def gains(*, old: float, new: float, cross: float | Iterable[float], upper: floa
 
 @dataclass(frozen=True, slots=True)
 class PScores:
+    """P-scores: the gain of the new encoder (up), of compatibility (comp), and their mean."""
+
     up: float
     comp: float
     score: float

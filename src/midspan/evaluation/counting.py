@@ -191,8 +191,8 @@ def equal_before_on(line: FloatArray, values: FloatArray, columns: IntArray) -> 
     """(k,) how often line[: columns[j]] equals values[j]; with many, in one look at the line."""
     if len(values) <= FEW_TIES:
         pairs = zip(values, columns.tolist(), strict=True)
-        found = [np.count_nonzero(line[:column] == value) for value, column in pairs]
-        return np.array(found, dtype=np.int64)
+        counts = [np.count_nonzero(line[:column] == value) for value, column in pairs]
+        return np.array(counts, dtype=np.int64)
     known, group = np.unique(values, return_inverse=True)
     here = np.flatnonzero(among(line, known))
     keys = np.sort(np.searchsorted(known, line[here]) * len(line) + here)  # by value, then column

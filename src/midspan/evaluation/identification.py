@@ -17,6 +17,7 @@ import numpy.typing as npt
 from midspan.errors import EvaluationError
 from midspan.evaluation.ties import find_doubles, quick_keys
 from midspan.evaluation.verification import BoolArray, FloatArray64, Scores, allowed
+from midspan.labels import codes
 
 IntArray = npt.NDArray[np.int64]
 Labels = npt.NDArray[Any]
@@ -57,6 +58,8 @@ def identify(
 
     Gallery rows that are bit for bit the same score the same, whatever BLAS makes of them.
     """
+    if probe_labels.dtype.kind == gallery_labels.dtype.kind == "U":  # text once, not in each block
+        probe_labels, gallery_labels = codes(probe_labels, gallery_labels)
     doubles = find_doubles(quick_keys(gallery), lambda: [gallery])
     rows = max(1, block // max(len(gallery), 1))
     parts = []
@@ -99,59 +102,59 @@ def identify_scores(scores: Scores, *, probe_labels: Labels, gallery_labels: Lab
     before = (scores > best).sum(axis=1)
     earlier = np.arange(scores.shape[1]) < place[:, None]
     before += ((scores == best) & earlier).sum(axis=1)
-    found = best[:, 0] > -np.inf
+    matched = best[:, 0] > -np.inf
     return Identified(
         mated=mates.any(axis=1),
-        rank=np.where(found, before + 1, 0).astype(np.int64),
+        rank=np.where(matched, before + 1, 0).astype(np.int64),
         mate_score=best[:, 0].astype(np.float64),
         top_score=scores.max(axis=1).astype(np.float64),
         n_gallery=scores.shape[1],
     )
 
 
-def rank_k(found: Identified, *, ranks: Sequence[int] = (1, 5, 10)) -> FloatArray64:
+def rank_k(result: Identified, *, ranks: Sequence[int] = (1, 5, 10)) -> FloatArray64:
     """Closed set: share of the mated probes with a mate among the first k, for each k."""
-    mated = _some(found.mated, "mated")
-    return np.array([found.at(rank=rank)[mated].mean() for rank in ranks])
+    mated = _some(result.mated, "mated")
+    return np.array([result.at(rank=rank)[mated].mean() for rank in ranks])
 
 
-def identified_at_fpir(found: Identified, *, fpir: float) -> BoolArray:
+def identified_at_fpir(result: Identified, *, fpir: float) -> BoolArray:
     """(P,) open set as for IJB-C 1:N: True where a mate is first *and* scores above τ.
 
     τ is the non-mated maximum number max(⌊n·FPIR⌋−1, 0), counted from 0, falling.
     """
-    maxima = _falling_maxima(found)
+    maxima = _falling_maxima(result)
     threshold = float(maxima[max(allowed(fpir, len(maxima)) - 1, 0)])
-    return found.at(rank=1) & (found.mate_score > threshold)
+    return result.at(rank=1) & (result.mate_score > threshold)
 
 
-def identified_at_fpir_rank(found: Identified, *, fpir: float, rank: int = 1) -> BoolArray:
+def identified_at_fpir_rank(result: Identified, *, fpir: float, rank: int = 1) -> BoolArray:
     """(P,) open set as for IJB-S: True where a mate is among the first `rank` and scores ≥ τ.
 
     τ is the k-th largest of the non-mated maxima, k = ⌊n·FPIR⌋; with k = 0 a mate must be above
     the largest. Departs from PFE's code, which rounds k.
     """
-    maxima = _falling_maxima(found)
+    maxima = _falling_maxima(result)
     k = allowed(fpir, len(maxima))
     threshold = maxima[k - 1] if k else np.nextafter(maxima[0], np.inf)
-    return found.at(rank=rank, threshold=float(threshold))
+    return result.at(rank=rank, threshold=float(threshold))
 
 
-def tpir_at_fpir(found: Identified, *, fpir: Sequence[float] = (0.01, 0.1)) -> FloatArray64:
+def tpir_at_fpir(result: Identified, *, fpir: Sequence[float] = (0.01, 0.1)) -> FloatArray64:
     """Share of the mated probes that are identified by the rule of IJB-C, for each FPIR.
 
     1 % and 10 % as in the published tables.
     """
-    mated = _some(found.mated, "mated")
-    return np.array([identified_at_fpir(found, fpir=rate)[mated].mean() for rate in fpir])
+    mated = _some(result.mated, "mated")
+    return np.array([identified_at_fpir(result, fpir=rate)[mated].mean() for rate in fpir])
 
 
 def tpir_at_fpir_rank(
-    found: Identified, *, fpir: Sequence[float] = (0.01, 0.1), rank: int = 1
+    result: Identified, *, fpir: Sequence[float] = (0.01, 0.1), rank: int = 1
 ) -> FloatArray64:
     """Share of the mated probes that are identified by the rule of IJB-S, for each FPIR."""
-    mated = _some(found.mated, "mated")
-    rates = [identified_at_fpir_rank(found, fpir=rate, rank=rank)[mated].mean() for rate in fpir]
+    mated = _some(result.mated, "mated")
+    rates = [identified_at_fpir_rank(result, fpir=rate, rank=rank)[mated].mean() for rate in fpir]
     return np.array(rates)
 
 
@@ -162,8 +165,8 @@ def two_gallery_average(first: FloatArray64, second: FloatArray64) -> FloatArray
     return (first + second) / 2
 
 
-def _falling_maxima(found: Identified) -> FloatArray64:
-    return np.sort(found.top_score[_some(~found.mated, "non-mated")])[::-1]
+def _falling_maxima(result: Identified) -> FloatArray64:
+    return np.sort(result.top_score[_some(~result.mated, "non-mated")])[::-1]
 
 
 def _some(mask: BoolArray, what: str) -> BoolArray:

@@ -44,10 +44,10 @@ def judge_learners(embeddings: Embeddings, *, count: int) -> Learners:
     )
 
 
-def specialities(found: Learners, *, learner: int, limit: int = 10) -> IntArray:
+def specialities(learners: Learners, *, learner: int, limit: int = 10) -> IntArray:
     """Queries that this learner gets right and most others get wrong, clearest first."""
-    right = found.hits[learner] == 1
-    others = np.delete(found.hits, learner, axis=0).sum(axis=0)
+    right = learners.hits[learner] == 1
+    others = np.delete(learners.hits, learner, axis=0).sum(axis=0)
     rows = np.flatnonzero(right)
     order = np.argsort(others[rows], kind="stable")
     return rows[order][:limit]

@@ -64,9 +64,12 @@ def rescore(
     block = max(1, 2**22 // max(1, rows.shape[1] * query.space.dim))  # 32 MiB of float64
     for start in range(0, len(rows), block):
         part = slice(start, start + block)
-        found = rows[part]
+        candidates = rows[part]
         scores[part] = mutual_likelihood(
-            query.vectors[part, None], ours[part, None], gallery.vectors[found], theirs[found]
+            query.vectors[part, None],
+            ours[part, None],
+            gallery.vectors[candidates],
+            theirs[candidates],
         )
     scores[rows < 0] = -np.inf
     order = np.argsort(-scores, axis=1, kind="stable")

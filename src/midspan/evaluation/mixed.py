@@ -215,12 +215,12 @@ def _count(  # noqa: PLR0917
     if not inside.any():
         return counts
     chosen = None if inside.all() else np.argsort(~inside, axis=1, kind="stable")
-    wanted = np.where(inside, own, np.float32(np.nan))
+    target = np.where(inside, own, np.float32(np.nan))
     if chosen is not None:
         chosen = chosen[:, : inside.sum(axis=1).max()]
-        wanted, itself = (np.take_along_axis(x, chosen, axis=1) for x in (wanted, itself))
-    equal = count_above(part, wanted, block.whole, equal=True)[:, :, 0]
-    line, which = np.nonzero(equal > itself + (wanted == 0) * block.n_fillers)
+        target, itself = (np.take_along_axis(x, chosen, axis=1) for x in (target, itself))
+    equal = count_above(part, target, block.whole, equal=True)[:, :, 0]
+    line, which = np.nonzero(equal > itself + (target == 0) * block.n_fillers)
     if chosen is not None:
         which = chosen[line, which]
     for some, same in equal_pairs(part, line, own[line, which]):

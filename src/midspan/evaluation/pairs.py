@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from midspan.errors import EvaluationError
 from midspan.evaluation.verification import BoolArray, FloatArray64, Scores, allowed, checked
+from midspan.labels import codes
 
 IntArray = npt.NDArray[np.integer[Any]]
 ScoreBlock = tuple[Scores, BoolArray]  # scores of some pairs, and which of them are genuine
@@ -23,6 +24,8 @@ ScoreBlock = tuple[Scores, BoolArray]  # scores of some pairs, and which of them
 
 @dataclass(frozen=True, slots=True)
 class Verification:
+    """Verification of pairs: true accept rates at false accept rates."""
+
     far: FloatArray64  # (F,) as asked
     tar: FloatArray64  # (F,)
     thresholds: FloatArray64  # (F,)
@@ -149,6 +152,8 @@ def all_pairs(
     """Scores and sameness of every query with every gallery template, in blocks for `verify`."""
     query_present = _check_templates(query, query_present)
     gallery_present = _check_templates(gallery, gallery_present)
+    if query_labels.dtype.kind == gallery_labels.dtype.kind == "U":  # text once, not in each block
+        query_labels, gallery_labels = codes(query_labels, gallery_labels)
     rows = max(1, min(len(query), math.isqrt(block)))
     columns = max(1, block // rows)
     for top in range(0, len(query), rows):

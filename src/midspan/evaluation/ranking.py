@@ -29,7 +29,7 @@ from midspan.spaces import IntArray
 
 PerQuery = Callable[[IntArray, IntArray], FloatArray64]
 
-# What `midspan eval --metrics` knows; @k stands for any whole number, as in recall@1.
+# What `midspan eval --metric` knows; @k stands for any whole number, as in recall@1.
 METRICS = {
     "map": "midspan.evaluation.ranking:average_precision",
     "map_trapezoid": "midspan.evaluation.ranking:average_precision_trapezoid",
@@ -127,9 +127,9 @@ def check_k(k: int) -> int:
 
 def _precisions(ranks: IntArray) -> FloatArray64:
     """(Q, R) precision at the rank of each relevant item, 0 where there is none."""
-    found = np.arange(1, ranks.shape[1] + 1)
+    counts = np.arange(1, ranks.shape[1] + 1)
     there = ranks != NEVER
-    return np.where(there, found / (np.where(there, ranks, 0) + 1.0), 0.0)
+    return np.where(there, counts / (np.where(there, ranks, 0) + 1.0), 0.0)
 
 
 def _over(total: FloatArray64 | IntArray, n: IntArray) -> FloatArray64:

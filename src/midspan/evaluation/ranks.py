@@ -95,7 +95,7 @@ class Scorer:
         """row_at: (C,) the gallery row of each column, NO_ROW for a filler."""
         both = isinstance(query, Embeddings) and isinstance(gallery, Embeddings)
         if both and not direct:
-            check_comparable(query.space, gallery.space)  # type: ignore[union-attr]
+            check_comparable(query.space, gallery.space, override="direct")  # type: ignore[union-attr]
         if metric is None:
             metric = query.space.metric if isinstance(query, Embeddings) else "cosine"
         check_metric(metric)
@@ -213,5 +213,5 @@ def countable(relevant: Relevance, ignored: Ignored, queries: IntArray) -> IntAr
 def ranked_items(scorer: Scorer, rows: IntArray, scores: FloatArray) -> tuple[IntArray, FloatArray]:
     """(q, R) columns of the rows and their scores; −1 and +inf where there is no row."""
     columns = np.where(rows == NO_ROW, NO_ROW, scorer.column(np.maximum(rows, 0)))
-    found = np.take_along_axis(scores, np.maximum(columns, 0), axis=1)
-    return columns, np.where(rows == NO_ROW, np.float32(np.inf), found)
+    values = np.take_along_axis(scores, np.maximum(columns, 0), axis=1)
+    return columns, np.where(rows == NO_ROW, np.float32(np.inf), values)

@@ -102,8 +102,8 @@ def among(values: npt.NDArray[Any], known: npt.NDArray[Any]) -> BoolArray:
     if len(known) == 0:
         return np.zeros(len(values), dtype=bool)
     place = np.minimum(np.searchsorted(known, values), len(known) - 1)
-    found: BoolArray = known[place] == values
-    return found
+    present: BoolArray = known[place] == values
+    return present
 
 
 def _padded(rows: IntArray, starts: IntArray, counts: IntArray) -> IntArray:

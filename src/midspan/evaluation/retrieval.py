@@ -12,7 +12,9 @@ from midspan.evaluation.ranking import METRICS, parse_metric
 from midspan.evaluation.ranks import Scorer, rank_chunks
 from midspan.evaluation.relevance import NO_ROW, Ignored, SameLabel, label_codes
 from midspan.evaluation.scores import FloatArray64
-from midspan.spaces import Column, Embeddings, IntArray, StrArray
+from midspan.html_table import html_table
+from midspan.labels import check_overlap, codes, warn_numbered
+from midspan.spaces import Embeddings, IntArray, StrArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,15 @@ class Retrieval:
             raise EvaluationError(f"{metric!r} was not measured here; measured: {known}")
         return float(np.nanmean(self.per_query[metric]))
 
+    def __repr__(self) -> str:
+        values = ", ".join(f"{name} {value:.4f}" for name, value in self.to_dict().items())
+        return f"Retrieval({values}; {self.n_queries:,} queries, {self.n_gallery:,} items)"
+
+    def _repr_html_(self) -> str:
+        rows = [[name, f"{100 * value:.2f}"] for name, value in self.to_dict().items()]
+        note = f"{self.n_queries:,} queries, {self.n_gallery:,} gallery items"
+        return html_table("retrieval", rows, head=["metric", "%"], note=note)
+
     def to_dict(self) -> dict[str, float]:
         return {name: self.mean(name) for name in (*self.per_query, *self.whole)}
 
@@ -55,13 +66,38 @@ def evaluate(
 ) -> Retrieval:
     """How well items with the query's label are found.
 
-    gallery None: leave-one-out, every item searches among the others. A gallery item with the id
-    of the query is the same item seen by another encoder, and is left out too (new queries on the
-    old gallery); exclude_same_id=False keeps it.
-    exclude_column: gallery items that share this column's value with the query do not count (same
-        track). junk_column: only those that share the label as well do not count (Market-1501:
-        same person, same camera).
-    direct: compare two spaces although nothing connects them.
+    Args:
+        query: Labelled vectors that search.
+        gallery: Labelled vectors that are searched. None: leave-one-out, every item searches among
+            the others.
+        metrics: Names from `midspan.evaluation.METRICS`, such as "map", "recall@5", "nmi".
+        exclude_column: Gallery items that share this column's value with the query do not count
+            (same track).
+        junk_column: Only those that share the label as well do not count (Market-1501: same person,
+            same camera).
+        exclude_same_id: A gallery item with the id of the query is the same item seen by another
+            encoder, and is left out; False keeps it.
+        direct: Compare two spaces although nothing connects them.
+
+    Returns:
+        A Retrieval: values per query, and their means.
+
+    Raises:
+        EvaluationError: No labels, an unknown metric, or nothing to find.
+        SpaceMismatch: The two sets are in spaces that nothing connects.
+
+    Example:
+        >>> import numpy as np
+        >>> import midspan as ms
+        >>> vectors = np.array([[1, 0], [0.9, 0.1], [0, 1], [0.1, 0.9]])
+        >>> pets = ms.Embeddings(
+        ...     np.arange(4).astype(str),
+        ...     vectors,
+        ...     ms.Space("tiny", 2),
+        ...     {"labels": np.array(["cat", "cat", "dog", "dog"])},
+        ... )
+        >>> ms.evaluate(pets)
+        Retrieval(map 1.0000, recall@1 1.0000; 4 queries, 4 items)
     """
     parsed = {name: parse_metric(name) for name in metrics if name.strip().lower() != "nmi"}
     if not metrics:
@@ -112,8 +148,7 @@ def by_labels(
     exclude_same_id: bool = True,
 ) -> tuple[SameLabel, Ignored]:
     """What is relevant and what is ignored, from the columns of both sides."""
-    labels = labels_of(query, "query"), labels_of(gallery, "gallery")
-    query_codes, gallery_codes = label_codes(*labels)
+    query_codes, gallery_codes = _codes(query, gallery)
     own = same_ids(query, gallery) if exclude_same_id else None
     if own is not None:
         shared = np.flatnonzero(own != NO_ROW)
@@ -124,19 +159,34 @@ def by_labels(
                 f"{str(query.ids[differ[0]])!r}; if they are different items give them different "
                 "ids, or pass exclude_same_id=False"
             )
-    codes = None
+    ignored = None
     if exclude_column is not None and junk_column is not None:
         raise EvaluationError("give exclude_column or junk_column, not both")
     if exclude_column is not None:
-        codes = _column_codes(query, gallery, exclude_column)
+        ignored = _column_codes(query, gallery, exclude_column)
     if junk_column is not None:
         values = _column_codes(query, gallery, junk_column)
         n_values = int(max(values[0].max(), values[1].max())) + 1
-        codes = query_codes * n_values + values[0], gallery_codes * n_values + values[1]
-    return SameLabel.of(query_codes, gallery_codes), Ignored(own=own, codes=codes)
+        ignored = query_codes * n_values + values[0], gallery_codes * n_values + values[1]
+    return SameLabel.of(query_codes, gallery_codes), Ignored(own=own, codes=ignored)
 
 
-def labels_of(embeddings: Embeddings, what: str) -> Column:
+def _codes(query: Embeddings, gallery: Embeddings) -> tuple[IntArray, IntArray]:
+    """Labels of both sides as numbers of this one comparison; equal names, equal numbers."""
+    mine, theirs = labels_of(query, "query"), labels_of(gallery, "gallery")
+    same = query is gallery or (
+        np.array_equal(mine, theirs) and np.array_equal(query.ids, gallery.ids)
+    )
+    if not same:
+        sides = {"query": query, "gallery": gallery}
+        if numbered := [what for what, side in sides.items() if side.numbered]:
+            warn_numbered(what=" and ".join(numbered))
+        check_overlap(mine, theirs)
+    mine_codes, their_codes = codes(mine, theirs)
+    return mine_codes, their_codes
+
+
+def labels_of(embeddings: Embeddings, what: str) -> StrArray:
     if embeddings.labels is None:
         have = ", ".join(embeddings.columns) or "no columns"
         raise EvaluationError(

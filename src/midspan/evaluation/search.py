@@ -64,7 +64,7 @@ def search_exact(
     if vectors.shape[1] != blocks.dim:
         raise VectorError(f"query has {vectors.shape[1]} dimensions, gallery {blocks.dim}")
     if isinstance(query, Embeddings) and blocks.space is not None and not direct:
-        check_comparable(query.space, blocks.space)
+        check_comparable(query.space, blocks.space, override="direct")
     if metric is None:
         space = query.space if isinstance(query, Embeddings) else blocks.space
         metric = space.metric if space else "cosine"
@@ -233,12 +233,12 @@ class _Search:
             while mark <= first_row + column:
                 mark *= 2
             until = min(width, mark - first_row)
-            line, nth, found = reaching(scores[:, column:until], best.floor[lower:upper])
+            line, nth, reached = reaching(scores[:, column:until], best.floor[lower:upper])
             rows = first_row + column + nth
             if self.ignored:
                 counts = ~self.ignored.has(first_query + lower + line, rows)
-                line, rows, found = line[counts], rows[counts], found[counts]
-            best.add(lower, upper, line, pack(found, self._place(rows)))
+                line, rows, reached = line[counts], rows[counts], reached[counts]
+            best.add(lower, upper, line, pack(reached, self._place(rows)))
             if first_row + until == mark:
                 best.settle(lower, upper)
             column = until
@@ -254,13 +254,13 @@ class _Search:
         for start in range(0, len(queries), QUERY_BLOCK):
             part = queries[start : start + QUERY_BLOCK]
             line, column = np.nonzero(indices[part] != NO_ROW)
-            rows, found = indices[part][line, column], scores[part][line, column]
-            line, rows, found = groups.unfold(line, rows, found)
+            rows, values = indices[part][line, column], scores[part][line, column]
+            line, rows, values = groups.unfold(line, rows, values)
             if self.ignored:
                 counts = ~self.ignored.has(part[line], rows)
-                line, rows, found = line[counts], rows[counts], found[counts]
+                line, rows, values = line[counts], rows[counts], values[counts]
             best = Best(len(part), self.k)
-            best.add(0, len(part), line, pack(found, self._place(rows)))
+            best.add(0, len(part), line, pack(values, self._place(rows)))
             best_scores, places = best.sorted()
             scores[part] = best_scores
             indices[part] = np.where(best_scores == -np.inf, NO_ROW, self._row(places))

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from midspan.deprecation import renamed_argument
 from midspan.errors import UnknownId, VectorError
 from midspan.spaces import FloatArray
 
@@ -53,6 +54,7 @@ class Fusion(Protocol):
     def __call__(self, vectors: Floats, variances: Floats) -> tuple[Floats, Floats]: ...
 
 
+@renamed_argument("wanted", "requested")
 def pool_templates(
     vectors: Floats,
     template_ids: Labels,
@@ -60,13 +62,13 @@ def pool_templates(
     *,
     rows: Ints | None = None,
     weights: Floats | None = None,
-    wanted: Labels | None = None,
+    requested: Labels | None = None,
 ) -> Templates:
     """Mean inside each medium, sum over the media, then unit length.
 
     So a long video counts as much as one photo. `weights` (N,) multiply the vectors first
     (detector scores); as in the code everyone uses for IJB-B/C they do not enter the divisor of
-    the mean. `wanted` are the templates to return, whether members are at hand or not (default:
+    the mean. `requested` are the templates to return, whether members are at hand or not (default:
     those of the members); one without a member, or with all weights 0, is not present. Member i is
     `vectors[i]`, or `vectors[rows[i]]` where an image is in several templates or in none.
     """
@@ -80,7 +82,7 @@ def pool_templates(
             "0 or more, for each"
         )
     factor = factor * weights
-    ids = np.unique(template_ids if wanted is None else wanted)
+    ids = np.unique(template_ids if requested is None else requested)
     pooled = np.zeros((len(ids), vectors.shape[1]), dtype=np.float32)
     present = np.zeros(len(ids), dtype=bool)
     for part, starts, places in _chunks(ids, template_ids):
@@ -99,6 +101,7 @@ def pool_templates(
     return Templates(ids=ids, vectors=pooled, present=present)
 
 
+@renamed_argument("wanted", "requested")
 def fuse_templates(
     vectors: Floats,
     variances: Floats,
@@ -106,17 +109,17 @@ def fuse_templates(
     *,
     fusion: Fusion,
     rows: Ints | None = None,
-    wanted: Labels | None = None,
+    requested: Labels | None = None,
 ) -> Templates:
     """One call of `fusion` for each template; media play no part (IJB-S is not media-normalised).
 
     `variances` (N, K): K = D for one number per dimension (PFE), fewer for slices (URL), 1 for one
-    number per image. `rows` and `wanted` as for `pool_templates`.
+    number per image. `rows` and `requested` as for `pool_templates`.
     """
     rows = _check_members(vectors, rows, template_ids, template_ids)
     if variances.ndim != 2 or len(variances) != len(vectors):
         raise VectorError(f"variances have shape {variances.shape}, wanted ({len(vectors)}, K)")
-    ids = np.unique(template_ids if wanted is None else wanted)
+    ids = np.unique(template_ids if requested is None else requested)
     fused = np.zeros((len(ids), vectors.shape[1]), dtype=np.float32)
     spread = np.full((len(ids), variances.shape[1]), np.inf, dtype=np.float32)
     present = np.zeros(len(ids), dtype=bool)

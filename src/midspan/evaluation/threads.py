@@ -22,8 +22,8 @@ R = TypeVar("R")
 def workers() -> int:
     """As many as cores; OMP_NUM_THREADS limits these threads as it limits those of BLAS."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    wanted = os.environ.get("OMP_NUM_THREADS", "")
-    limit = int(wanted) if wanted.isdigit() and int(wanted) > 0 else MOST
+    setting = os.environ.get("OMP_NUM_THREADS", "")
+    limit = int(setting) if setting.isdigit() and int(setting) > 0 else MOST
     return max(1, min(cores or 1, limit, MOST))
 
 

@@ -86,12 +86,12 @@ def _repeated(keys: Keys) -> IntArray:
 
 
 def _chosen(
-    wanted: IntArray, blocks: Iterable[npt.NDArray[Any]]
+    rows: IntArray, blocks: Iterable[npt.NDArray[Any]]
 ) -> Iterator[tuple[IntArray, npt.NDArray[Any]]]:
     """(rows, vectors) of the wanted rows, ascending, block by block."""
     start = 0
     for block in blocks:
-        here = wanted[np.searchsorted(wanted, start) : np.searchsorted(wanted, start + len(block))]
+        here = rows[np.searchsorted(rows, start) : np.searchsorted(rows, start + len(block))]
         if len(here):
             yield here, block[here - start]
         start += len(block)

@@ -45,8 +45,8 @@ def threshold_at_far(impostor: Scores, *, far: float | Sequence[float]) -> float
     and accepts at the threshold: both may accept more than FAR allows.) FAR = 1 gives −∞.
     """
     impostor = checked(impostor, "impostor")
-    wanted = _rates(far)
-    ks = [allowed(rate, len(impostor)) for rate in wanted]
+    rates = _rates(far)
+    ks = [allowed(rate, len(impostor)) for rate in rates]
     places = sorted({len(impostor) - 1 - k for k in ks if k < len(impostor)})
     ordered = np.partition(impostor, places) if places else impostor
     thresholds = np.array(
@@ -139,6 +139,8 @@ def eer(genuine: Scores, impostor: Scores) -> float:
 
 @dataclass(frozen=True, slots=True)
 class KFold:
+    """Accuracy by folds: the threshold of each is chosen on the others."""
+
     accuracy: FloatArray64  # (F,) on each fold, with the threshold of the others
     thresholds: FloatArray64  # (F,)
     correct: BoolArray  # (N,) each pair, with the threshold of its fold

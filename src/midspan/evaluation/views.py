@@ -53,6 +53,7 @@ def fuse_views(embeddings: Embeddings, groups: npt.NDArray[Any]) -> Embeddings:
         vectors=fused.vectors,
         space=embeddings.space,
         columns=columns,
+        numbered=embeddings.numbered,
     )
 
 

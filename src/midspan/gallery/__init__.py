@@ -1,31 +1,32 @@
-"""Galleries: items, their vectors by space, and search. `Gallery` is the front door."""
+"""Galleries: items, their vectors by space, and search. `Gallery` is the public API."""
 
 from midspan.gallery.copy import CopyReport, copy
+from midspan.gallery.engines import ENGINES
+from midspan.gallery.engines.base import IndexStatus
 from midspan.gallery.filters import And, Eq, Exists, Filter, In, Not, Or, Range, parse_filter
 from midspan.gallery.gallery import Gallery
-from midspan.gallery.info import Info
-from midspan.gallery.items import Draft, Hit, Item
-from midspan.gallery.quantise import QUANTISE, set_quantise
+from midspan.gallery.info import Info, Verification
 from midspan.gallery.records import (
+    AuditEvent,
     Counts,
-    Entry,
+    Draft,
     Failed,
     Failure,
-    Query,
+    Hit,
+    Item,
     State,
     Task,
 )
-from midspan.gallery.stores import STORES, Store, create_store, open_store
-from midspan.gallery.verify import Verification
+from midspan.gallery.rules import QUANTISE, set_quantise
 
 __all__ = [
+    "ENGINES",
     "QUANTISE",
-    "STORES",
     "And",
+    "AuditEvent",
     "CopyReport",
     "Counts",
     "Draft",
-    "Entry",
     "Eq",
     "Exists",
     "Failed",
@@ -34,19 +35,16 @@ __all__ = [
     "Gallery",
     "Hit",
     "In",
+    "IndexStatus",
     "Info",
     "Item",
     "Not",
     "Or",
-    "Query",
     "Range",
     "State",
-    "Store",
     "Task",
     "Verification",
     "copy",
-    "create_store",
-    "open_store",
     "parse_filter",
     "set_quantise",
 ]

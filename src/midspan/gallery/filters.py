@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from midspan.errors import ItemError
-from midspan.gallery.items import INTEGERS, Payload
+from midspan.gallery.records import INTEGERS, Payload
 
 Scalar = str | int | float | bool | None
 Path = tuple[str, ...]
@@ -52,6 +52,8 @@ class _Filter:
 
 @dataclass(frozen=True, slots=True)
 class Eq(_Filter):
+    """The value at this path equals."""
+
     path: Path | str
     value: Scalar
 
@@ -62,6 +64,8 @@ class Eq(_Filter):
 
 @dataclass(frozen=True, slots=True)
 class In(_Filter):
+    """The value at this path is one of these."""
+
     path: Path | str
     values: Sequence[Scalar]
 
@@ -76,6 +80,8 @@ class In(_Filter):
 
 @dataclass(frozen=True, slots=True)
 class Range(_Filter):
+    """The value at this path lies within these bounds."""
+
     path: Path | str
     gt: str | float | None = None
     gte: str | float | None = None
@@ -111,6 +117,8 @@ class Exists(_Filter):
 
 @dataclass(frozen=True, slots=True)
 class And(_Filter):
+    """All parts hold."""
+
     parts: tuple[Filter, ...]
 
     def __post_init__(self) -> None:
@@ -119,6 +127,8 @@ class And(_Filter):
 
 @dataclass(frozen=True, slots=True)
 class Or(_Filter):
+    """Some part holds."""
+
     parts: tuple[Filter, ...]
 
     def __post_init__(self) -> None:
@@ -127,6 +137,8 @@ class Or(_Filter):
 
 @dataclass(frozen=True, slots=True)
 class Not(_Filter):
+    """The part does not hold."""
+
     part: Filter
 
     def __post_init__(self) -> None:
@@ -231,8 +243,8 @@ def _kind(value: object) -> str:
     return type(value).__name__
 
 
-def _equal(found: object, value: Scalar) -> bool:
-    return _kind(found) == _kind(value) and found == value
+def _equal(stored: object, value: Scalar) -> bool:
+    return _kind(stored) == _kind(value) and stored == value
 
 
 _OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
@@ -243,8 +255,8 @@ _OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
 }
 
 
-def _compare(found: object, operator: str, bound: str | float) -> bool:
-    return _kind(found) == _kind(bound) and _OPERATORS[operator](found, bound)
+def _compare(stored: object, operator: str, bound: str | float) -> bool:
+    return _kind(stored) == _kind(bound) and _OPERATORS[operator](stored, bound)
 
 
 # ---- JSON form ----------------------------------------------------------------------------------
@@ -279,7 +291,9 @@ def _parse_condition(path: str, value: object) -> Filter:
         return Eq(path, value)  # type: ignore[arg-type]  # checked there
     known = {"$eq", "$in", "$exists", "$gt", "$gte", "$lt", "$lte"}
     if not value or not value.keys() <= known:
-        raise ItemError(f"filter on {path!r}: {value!r:.80}; wanted one or more of {sorted(known)}")
+        raise ItemError(
+            f"filter on {path!r}: {value!r:.80}; expected one or more of {sorted(known)}"
+        )
     parts: list[Filter] = []
     bounds = {key[1:]: value[key] for key in ("$gt", "$gte", "$lt", "$lte") if key in value}
     if bounds:

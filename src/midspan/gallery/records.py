@@ -1,16 +1,27 @@
-"""The values that cross the border of a store: state, counts, queries, work, audit trail."""
+"""The values that cross the border of a gallery: items, state, counts, work, audit log.
+
+They are checked on creation, so that nothing behind the border sees a bad one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import dataclasses
+import getpass
+import json
+import math
+import re
+import socket
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, get_args
 
-from midspan.gallery.filters import Filter
-from midspan.gallery.items import Item
-from midspan.spaces import FloatArray, Space
+import numpy as np
 
-Mode = Literal["add", "replace", "put"]  # ids must be new, must be there, may be either
+from midspan.errors import FormatError, ItemError
+from midspan.spaces import Embeddings, Space
+
+WriteMode = Literal["add", "replace", "put"]  # ids must be new, must be there, may be either
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +33,7 @@ class State:
     (old,) is a rollback. Every item shall get a vector in `target`; those that have none are the
     gallery's work. `upgrade` is the upgrade's own record, JSON that the gallery only keeps.
 
-    To change it: `store.change(dataclasses.replace(state, live=…), entry=…)`.
+    To change it: `gallery.change(dataclasses.replace(state, live=…), event=…)`.
     """
 
     version: int  # grows with each change; a change of an older version is refused
@@ -30,6 +41,7 @@ class State:
     live: tuple[str, ...]
     target: str | None = None
     upgrade: Mapping[str, Any] | None = None
+    _parsed: list[Record] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def writable(self) -> tuple[str, ...]:
         """Fingerprints of the spaces that vectors may be added in."""
@@ -39,13 +51,13 @@ class State:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """One line of the audit trail."""
+class AuditEvent:
+    """One line of the audit log."""
 
     who: str
     what: str  # "create", "upgrade start", …
     details: Mapping[str, Any] = field(default_factory=dict)
-    when: float = 0.0  # seconds since 1970; the store sets it
+    when: float = 0.0  # seconds since 1970; set when it is written
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +69,7 @@ class Counts:
     live: Mapping[str, int]  # items by the space of their live vector
     without: int  # items with no live vector
     pending: int  # items that still lack a vector in the target
-    failed: int  # items that were given up for the target
+    failed: int  # items that failed for the target
 
     @property
     def done(self) -> int:
@@ -66,30 +78,12 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
-    """(Q, D) vectors to compare with the live vectors of the items that pass the filter.
-
-    `live` is the preference list to search by, mostly the state's own. Only items whose live
-    vector is in one of the spaces `among` take part: all of `live` for a direct upgrade, one part
-    at a time for a bridged one. They must share the dimension and metric of the query.
-    """
-
-    vectors: FloatArray
-    k: int
-    live: tuple[str, ...]
-    among: tuple[str, ...]
-    filter: Filter | None = None
-    exact: bool = False
-    threshold: float | None = None  # hits with a lower score are left out
-    seen: State | None = None  # what store.state() said: StateChanged if that is over
-
-
-@dataclass(frozen=True, slots=True)
 class Task:
     """An item that a worker has claimed; `attempts` failed before."""
 
     item: Item
     attempts: int
+    row: int = field(default=0, compare=False)  # the catalogue's number of this revision
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +97,264 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An item that was given up for the target."""
+    """An item that failed for the target and is not tried again."""
 
     id: str
     uri: str | None
     reason: str
     attempts: int
     when: float
+
+
+def whoever() -> str:
+    """Who acts, for the audit log, if nobody says so."""
+    with contextlib.suppress(KeyError, OSError):  # a container without a user name
+        return f"{getpass.getuser()}@{socket.gethostname()}"[:200]
+    return "unknown"
+
+
+# ---- the open upgrade: JSON in the state row, so that every process reads the same ---------------
+
+Mode = Literal["direct", "map-query", "map-gallery", "both"]
+Phase = Literal["mapping", "running", "paused", "finished", "forgetting"]
+PROMISING: tuple[str, ...] = ("mapping", "running", "paused")  # phases that a rollback undoes whole
+
+MODES: tuple[str, ...] = get_args(Mode)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Record:
+    """`old`, `new` and `mapped` are fingerprints; `mapped` only in the mode map-gallery.
+
+    mapping: the stored vectors are being mapped, the old service still answers.
+    running, paused: the new encoder answers; the backfill may continue, or may not.
+    finished: the new vectors alone answer; the old ones are kept, so there is a way back.
+    forgetting: the old vectors are being dropped, there is no way back.
+    """
+
+    mode: Mode
+    old: str
+    new: str
+    phase: Phase
+    started: float  # seconds since 1970
+    rollback: bool = True  # promised: new items are to bring an old vector too
+    order: str | None = None  # once its priorities are written
+    mapped: str | None = None
+    bridge: str | None = None  # folder that it came from; the bytes are in the catalogue
+    digest: str | None = None  # of the bridge: the name of its blob
+    sample: str | None = None  # blob of the PairedSample that scores are standardised over
+    traffic: float = 1.0  # share of the queries that the new way answers; 0: shadow
+    reason: str | None = None  # why it is paused
+    gate: str | None = None  # the last verdict
+    evidence: Mapping[str, Any] | None = None  # of it: metric, queries, share, before, after, at
+    source: str | None = None  # where the last run had its vectors from
+    override: Mapping[str, Any] | None = None  # who went on against the gate, when and why
+    keep_until: float | None = None  # finished: when the old vectors may go; None: when asked
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def of(cls, state: State) -> Record | None:
+        """The open upgrade, if there is one."""
+        if state.upgrade is None:
+            return None
+        if state._parsed:
+            return state._parsed[0]
+        known = {field.name for field in dataclasses.fields(cls)}
+        values = {name: value for name, value in state.upgrade.items() if name in known}
+        if values.get("phase") == "finishing":  # as earlier versions called it
+            values["phase"] = "forgetting"
+        try:
+            record = cls(**values)
+        except TypeError as error:
+            raise FormatError(
+                f"the gallery's upgrade record is not readable ({error}); was it written by "
+                "another version of midspan?"
+            ) from error
+        if record.mode not in MODES or record.phase not in get_args(Phase):
+            raise FormatError(
+                f"the gallery's upgrade record has mode {record.mode!r} and phase "
+                f"{record.phase!r}; this version knows {MODES} and {get_args(Phase)}"
+            )
+        state._parsed.append(record)
+        return record
+
+
+# ---- items: what is stored apart from vectors, and what is refused -------------------------------
+
+
+Payload = Mapping[str, Any]  # a JSON object
+
+ID_BYTES = 512
+URI_BYTES = 4096
+PAYLOAD_BYTES = 2**20
+PAYLOAD_DEPTH = 32
+INTEGERS = 2**63  # what every engine can compare without rounding
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What a writer gives: checked on creation, so that no engine sees a bad one.
+
+    `created` and `changed` (seconds since 1970) are for copies of another gallery; None means now.
+    """
+
+    id: str
+    uri: str | None = None
+    payload: Payload = field(default_factory=dict)
+    created: float | None = None
+    changed: float | None = None
+    json: str = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "id", check_id(self.id))
+        if self.uri is not None:
+            check_text(self.uri, what=f"the uri of {self.id!r}", limit=URI_BYTES)
+        object.__setattr__(self, "json", payload_json(self.payload, of=self.id))
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """What is stored. `spaces` are the fingerprints of the spaces that it has a vector in."""
+
+    id: str
+    uri: str | None
+    payload: dict[str, Any]
+    revision: int  # 1, then one more with each replacement
+    created: float
+    changed: float
+    spaces: tuple[str, ...]
+
+
+class Hit(NamedTuple):  # made by the million: a tuple takes a quarter of the time
+    """One found item; a larger score is better. Hits come by falling `rank_score`.
+
+    score: of the two vectors that were compared, as the metric of `space` says: cosine, inner
+    product, minus squared distance. rank_score: the same number, except while an upgrade merges
+    two spaces: then the score in deviations from what is usual for this query in that space.
+    """
+
+    id: str
+    score: float
+    space: Space  # of the vector that was compared
+    uri: str | None
+    payload: dict[str, Any]
+    rank_score: float
+
+
+def check_id(value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise ItemError(f"an item id is a text of 1 to {ID_BYTES} bytes, got {value!r:.80}")
+    return check_text(value, what="item id", limit=ID_BYTES)
+
+
+def check_text(value: object, *, what: str, limit: int) -> str:
+    if not isinstance(value, str):
+        raise ItemError(f"{what} is {type(value).__name__}; expected text")
+    if value.isascii() and value.isprintable() and len(value) <= limit:  # most are
+        return str(value)
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError as error:
+        raise ItemError(f"{what} {value!r:.80} is not valid Unicode ({error.reason})") from error
+    if size > limit:
+        raise ItemError(f"{what} {value!r:.40} has {size} bytes; at most {limit} are kept")
+    if _CONTROL.search(value):
+        raise ItemError(f"{what} {value!r:.80} holds control characters; remove them")
+    return str(value)
+
+
+# json.dumps would make one at each call
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def payload_json(payload: object, *, of: str) -> str:
+    """The payload as the one JSON text that all engines keep."""
+    if not isinstance(payload, Mapping):
+        raise ItemError(
+            f"the payload of {of!r} is {type(payload).__name__}; expected a JSON object"
+        )
+    if not payload:
+        return "{}"
+    _check_value(payload, of=of, depth=0)
+    try:
+        text = _ENCODER.encode(payload)
+        size = len(text.encode())
+    except (TypeError, ValueError) as error:
+        raise ItemError(f"the payload of {of!r} is not JSON ({error})") from error
+    if size > PAYLOAD_BYTES:
+        raise ItemError(
+            f"the payload of {of!r} has {size:,} bytes; at most {PAYLOAD_BYTES:,} are kept: "
+            "store the large part elsewhere and its address here"
+        )
+    return text
+
+
+def _check_value(value: object, *, of: str, depth: int) -> None:
+    if depth > PAYLOAD_DEPTH:
+        raise ItemError(f"the payload of {of!r} is nested deeper than {PAYLOAD_DEPTH}")
+    if isinstance(value, str):
+        if "\0" in value:
+            raise ItemError(f"the payload of {of!r} holds a NUL character; remove it")
+    elif isinstance(value, bool) or value is None:
+        pass
+    elif isinstance(value, int):
+        if not -INTEGERS <= value < INTEGERS:
+            raise ItemError(f"the payload of {of!r} holds {value}, beyond 64 bits; give it as text")
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            raise ItemError(f"the payload of {of!r} holds {value}, which JSON does not know")
+    elif isinstance(value, Mapping):
+        for key, part in value.items():
+            if not isinstance(key, str):
+                raise ItemError(f"the payload of {of!r} has the key {key!r:.80}; keys are text")
+            _check_value(key, of=of, depth=depth)
+            _check_value(part, of=of, depth=depth + 1)
+    elif isinstance(value, list | tuple):
+        for part in value:
+            _check_value(part, of=of, depth=depth + 1)
+    else:
+        raise ItemError(
+            f"the payload of {of!r} holds a {type(value).__name__}; "
+            "JSON knows text, numbers, true, false, null, lists and objects"
+        )
+
+
+# ---- large writes in parts -----------------------------------------------------------------------
+
+
+def write_batches(
+    vectors: Embeddings,
+    also: Sequence[Embeddings],
+    *,
+    uris: Sequence[str | None] | None,
+    payloads: Sequence[Payload] | None,
+    size: int,
+) -> Iterator[tuple[list[Draft], list[Embeddings]]]:
+    """(items, their vectors in each space); everything is checked before the first is given."""
+    ids = vectors.ids.tolist()
+    for name, column in (("uris", uris), ("payloads", payloads)):
+        if column is not None and len(column) != len(ids):
+            raise ItemError(f"{len(column)} {name} for {len(ids)} items; give one each")
+    drafts = [
+        Draft(
+            id=id,
+            uri=uris[place] if uris is not None else None,
+            payload=payloads[place] if payloads is not None else {},
+        )
+        for place, id in enumerate(ids)
+    ]
+    known = set(ids)
+    for part in also:
+        if not (given := set(part.ids.tolist())) <= known:
+            raise ItemError(f"a vector for {min(given - known)!r}, which is none of the items")
+    for start in range(0, len(drafts), size):
+        own = vectors[start : start + size]
+        chosen = set(own.ids.tolist())
+        others = [
+            part[np.array([id in chosen for id in part.ids.tolist()], dtype=bool)] for part in also
+        ]
+        yield drafts[start : start + size], [part for part in (own, *others) if len(part)]

@@ -1,27 +1,39 @@
-"""What every store checks before it writes or searches, inside its own transaction."""
+"""What a gallery checks before it writes or searches."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
 from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from midspan.errors import GalleryError, ItemError, SpaceMismatch, StateChanged, VectorError
-from midspan.gallery.items import Draft, check_id, payload_json
-from midspan.gallery.records import Entry, Failed, Mode, Query, State
+from midspan.gallery.records import (
+    ID_BYTES,
+    PROMISING,
+    AuditEvent,
+    Draft,
+    Failed,
+    Record,
+    State,
+    WriteMode,
+    check_id,
+    check_text,
+    payload_json,
+)
 from midspan.spaces import Embeddings, FloatArray, Space
+
+if TYPE_CHECKING:
+    from midspan.gallery.gallery import Gallery
 
 LARGEST_K = 10_000
 LONGEST = 1e18  # longer vectors overflow a float32 product
 REASON_CHARACTERS = 500
 PAGE = 100_000  # items that one call may ask for
-
-
-def first_state(space: Space) -> State:
-    return State(version=1, spaces={space.fingerprint: space}, live=(space.fingerprint,))
 
 
 def known_space(state: State, fingerprint: str) -> Space:
@@ -34,6 +46,15 @@ def known_space(state: State, fingerprint: str) -> Space:
 
 def holds(state: State) -> str:
     return " and ".join(str(state.spaces[fingerprint]) for fingerprint in state.live)
+
+
+def check_encoder(state: State, space: Space, *, shown: str) -> None:
+    if not any(state.spaces[known].same_as(space) for known in state.writable()):
+        raise SpaceMismatch(
+            f"{shown} holds vectors of {holds(state)}, this encoder makes {space}. "
+            "Two ways out: use the gallery's own encoder, or change the gallery over to this one "
+            f"with midspan upgrade start {shown}"
+        )
 
 
 def check_vectors(state: State, vectors: Embeddings) -> None:
@@ -60,7 +81,7 @@ def check_vectors(state: State, vectors: Embeddings) -> None:
             )
 
 
-def check_fill(state: State, vectors: Embeddings, revisions: Sequence[int]) -> None:
+def check_missing_vectors(state: State, vectors: Embeddings, revisions: Sequence[int]) -> None:
     check_vectors(state, vectors)
     if len(revisions) != len(vectors):
         raise ItemError(f"{len(revisions)} revisions for {len(vectors)} vectors; give one each")
@@ -87,9 +108,28 @@ def check_write(state: State, drafts: Sequence[Draft], vectors: Sequence[Embeddi
             f"{len(ids - covered)} of {len(ids)} items come without a vector, first "
             f"{min(ids - covered)!r}; every item needs one"
         )
+    check_rollback(state, drafts, vectors)
 
 
-def check_presence(present: Collection[str], drafts: Sequence[Draft], *, mode: Mode) -> None:
+def check_rollback(state: State, drafts: Sequence[Draft], vectors: Sequence[Embeddings]) -> None:
+    """While a rollback is promised, no item comes that it would make vanish."""
+    record = None if state.upgrade is None else Record.of(state)
+    if record is None or not record.rollback or record.phase not in PROMISING:
+        return
+    kept = {
+        id for part in vectors if part.space.fingerprint == record.old for id in part.ids.tolist()
+    }
+    if missing := {draft.id for draft in drafts} - kept:
+        old, new = state.spaces[record.old], state.spaces[record.new]
+        raise ItemError(
+            f"{len(missing)} of {len(drafts)} items come without a vector in {old}, first "
+            f"{min(missing)!r}; this upgrade promises a rollback, which they would not survive. "
+            f"Bring their vectors in {old} (the backfill adds those in {new}) or in both; an "
+            "upgrade that is started without the promise takes them as they are"
+        )
+
+
+def check_presence(present: Collection[str], drafts: Sequence[Draft], *, mode: WriteMode) -> None:
     """`present` are those of the ids that the gallery has."""
     if mode == "add" and present:
         raise ItemError(
@@ -135,34 +175,29 @@ def check_droppable(state: State, fingerprint: str) -> None:
         )
 
 
-def check_query(state: State, query: Query) -> Space:
-    """The space (for its dim and metric) that the query is compared in."""
-    if isinstance(query.k, bool) or not isinstance(query.k, int) or not 1 <= query.k <= LARGEST_K:
-        raise GalleryError(f"k = {query.k!r}; wanted a whole number from 1 to {LARGEST_K:,}")
-    if query.seen is not None and query.seen.version != state.version:
-        # After a rollback, say, an old view would miss what the rollback took away.
-        raise StateChanged(
-            f"the query was made for state {query.seen.version} of the gallery, which is at "
-            f"{state.version} now; read it again"
-        )
-    for fingerprint in query.live:
-        known_space(state, fingerprint)
-    if not query.among or (query.among is not query.live and not {*query.among} <= {*query.live}):
-        raise GalleryError(f"search among {query.among}: wanted some of {query.live}")
-    spaces = [state.spaces[fingerprint] for fingerprint in query.among]
-    if len(spaces) > 1 and len({(space.dim, space.metric) for space in spaces}) > 1:
-        raise SpaceMismatch(
-            f"{' and '.join(map(str, spaces))} cannot be searched with one vector: search them "
-            "one by one through a bridge"
-        )
-    vectors = query.vectors
-    if vectors.ndim != 2 or vectors.shape[1] != spaces[0].dim:
+def check_k(k: int) -> int:
+    if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= LARGEST_K:
+        raise GalleryError(f"k = {k!r}; expected a whole number from 1 to {LARGEST_K:,}")
+    return k
+
+
+def check_query(state: State, vectors: FloatArray, among: tuple[str, ...]) -> Space:
+    """The space (for its dim and metric) that (Q, D) vectors are compared in."""
+    first = state.spaces[among[0]]
+    for fingerprint in among[1:]:
+        space = state.spaces[fingerprint]
+        if (space.dim, space.metric) != (first.dim, first.metric):
+            raise SpaceMismatch(
+                f"{first} and {space} cannot be searched with one vector: search them one by one "
+                "through a bridge"
+            )
+    if vectors.ndim != 2 or vectors.shape[1] != first.dim:
         raise VectorError(
-            f"query vectors have shape {vectors.shape}; {spaces[0]} wants (Q, {spaces[0].dim})"
+            f"query vectors have shape {vectors.shape}; {first} requires (Q, {first.dim})"
         )
     if not _plainly_fine(vectors):
-        _check_numbers(vectors, spaces[0])
-    return spaces[0]
+        _check_numbers(vectors, first)
+    return first
 
 
 def _plainly_fine(vectors: FloatArray) -> bool:
@@ -185,9 +220,14 @@ def _check_numbers(vectors: FloatArray, space: Space) -> None:
             raise VectorError(f"query vector {row} has length zero, which has no direction")
 
 
-def possible(ids: Iterable[str]) -> list[str]:
+def valid_ids(ids: Iterable[str]) -> list[str]:
     """Those that an item could have. The others are nowhere, and some engines choke on them."""
-    return [id for id in ids if _could_be_an_id(id)]
+    many = list(ids)
+    with contextlib.suppress(ItemError, TypeError):  # all of them at once: a hundredth of the time
+        if all(0 < len(id) <= ID_BYTES // 4 for id in many):
+            check_text("".join(many), what="ids", limit=ID_BYTES * max(1, len(many)))
+            return many
+    return [id for id in many if _could_be_an_id(id)]
 
 
 def _could_be_an_id(id: str) -> bool:
@@ -203,16 +243,16 @@ def check_cursor(after: str) -> str:
 
 def check_limit(limit: int) -> int:
     if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= PAGE:
-        raise GalleryError(f"limit = {limit!r}; wanted a whole number from 1 to {PAGE:,}")
+        raise GalleryError(f"limit = {limit!r}; expected a whole number from 1 to {PAGE:,}")
     return limit
 
 
-def check_entry(entry: Entry, *, when: float) -> Entry:
-    """With its time; the trail keeps text and JSON only."""
-    check_id(entry.who)
-    check_id(entry.what)
-    details = json.loads(payload_json(entry.details, of=entry.what))
-    return dataclasses.replace(entry, details=details, when=when)
+def check_event(event: AuditEvent, *, when: float) -> AuditEvent:
+    """With its time; the audit log keeps text and JSON only."""
+    check_id(event.who)
+    check_id(event.what)
+    details = json.loads(payload_json(event.details, of=event.what))
+    return dataclasses.replace(event, details=details, when=when)
 
 
 def check_priorities(ids: Sequence[str], priorities: Sequence[float]) -> list[tuple[str, float]]:
@@ -221,7 +261,7 @@ def check_priorities(ids: Sequence[str], priorities: Sequence[float]) -> list[tu
     pairs = [(id, float(priority)) for id, priority in zip(ids, priorities, strict=True)]
     for id, priority in pairs:
         if not math.isfinite(priority):
-            raise GalleryError(f"priority {priority} of {id!r}; wanted a finite number")
+            raise GalleryError(f"priority {priority} of {id!r}; expected a finite number")
     return pairs
 
 
@@ -230,3 +270,54 @@ def reason(report: Failed) -> str:
     text = " ".join(report.reason.split()) or "no reason given"
     printable = "".join(char if char.isprintable() else "?" for char in text)
     return printable[:REASON_CHARACTERS]
+
+
+# ---- how small the codes of an embedded gallery's index are --------------------------------------
+# The record keeps every vector as it came, and so does the index's mapped file. Codes only find the
+# candidates, whose scores come from the true vectors; smaller ones need less memory to stay there.
+
+
+Quantise = Literal["none", "int8", "binary"]
+
+QUANTISE: dict[Quantise, str] = {
+    "none": "8-bit codes and float32, both mapped and kept in memory",
+    "int8": "8-bit codes kept in memory, float32 read from its file",
+    "binary": "1 bit per dimension kept in memory, float32 read from its file",
+}
+
+
+def check_quantise(value: str) -> Quantise:
+    if value not in QUANTISE:
+        raise GalleryError(f"quantise = {value!r:.80}; expected one of {', '.join(QUANTISE)}")
+    return value
+
+
+def refuse_quantise(scheme: str, value: str) -> None:
+    """For an engine that holds vectors in its own way: nothing is ignored silently."""
+    if scheme == "embedded":
+        return
+    if scheme == "memory":
+        raise GalleryError(
+            f"a gallery in memory is exact and holds float32; quantise={value!r} is for a file: "
+            "shop.midspan"
+        )
+    raise GalleryError(
+        f"quantise={value!r} is for a file (shop.midspan); {scheme} has settings of its own that "
+        "say how it holds vectors"
+    )
+
+
+def quantise_of(gallery: Gallery) -> Quantise | None:
+    """None: the engine has settings of its own."""
+    if gallery.engine != "embedded":
+        return None
+    return check_quantise(gallery.settings().get("quantise", "none"))
+
+
+def set_quantise(gallery: Gallery, value: str) -> None:
+    """From now on, in every process; an index that must be made again is made in the background."""
+    checked = check_quantise(value)
+    refuse_quantise(gallery.engine, value)
+    details = {"from": quantise_of(gallery), "to": value}
+    event = AuditEvent(who=gallery.who, what="quantise", details=details)
+    gallery.set_setting("quantise", checked, event=event)

@@ -1,6 +1,21 @@
-"""Recognition losses: what an encoder learns from labels, before any thought of compatibility."""
+"""Recognition losses: what an encoder learns from labels, before any thought of compatibility.
 
+Every loss is a plain `nn.Module` for any PyTorch loop: `CosFace.for_classes(100, dim=128)` makes
+its class rows, and `loss.value(z, y)` is one number.
+"""
+
+from midspan.losses.arcface import ArcFace
 from midspan.losses.base import RecognitionLoss
+from midspan.losses.cosface import CosFace
+from midspan.losses.margin import Margin
+from midspan.losses.metric_learning import MetricLearning
+from midspan.losses.normalised_softmax import NormalisedSoftmax
+from midspan.losses.proxy_anchor import ProxyAnchor
+from midspan.losses.proxy_nca import ProxyNCA
+from midspan.losses.softmax import Softmax
+from midspan.losses.supcon import SupCon
+from midspan.losses.triplet import Triplet
+from midspan.losses.url import URL
 
 # name in a run file → class
 LOSSES = {
@@ -17,4 +32,18 @@ LOSSES = {
     "metric-learning": "midspan.losses.metric_learning:MetricLearning",
 }
 
-__all__ = ["LOSSES", "RecognitionLoss"]
+__all__ = [
+    "LOSSES",
+    "URL",
+    "ArcFace",
+    "CosFace",
+    "Margin",
+    "MetricLearning",
+    "NormalisedSoftmax",
+    "ProxyAnchor",
+    "ProxyNCA",
+    "RecognitionLoss",
+    "Softmax",
+    "SupCon",
+    "Triplet",
+]

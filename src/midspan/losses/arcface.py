@@ -17,6 +17,14 @@ class ArcFace(RecognitionLoss):
     Paper: arXiv:1801.07698. Defaults: scale 64, margin 0.5 rad (paper).
     Beyond θ = π − m, where cos(θ + m) would rise again, the target is cos θ − m·sin m; the value
     jumps there, the direction of the gradient does not turn.
+
+    Example:
+        >>> import torch
+        >>> from midspan.losses import ArcFace
+        >>> loss = ArcFace.for_classes(10, dim=8)
+        >>> value = loss.value(torch.randn(4, 8), torch.tensor([0, 1, 2, 2]))
+        >>> value.ndim, bool(value.isfinite())
+        (0, True)
     """
 
     shardable: ClassVar[bool] = True

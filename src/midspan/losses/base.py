@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -17,13 +17,20 @@ class RecognitionLoss(nn.Module):
 
     `logits` are what the classifier says without margin, so that a method can reuse them;
     `forward` turns vectors, logits and labels into one number, the mean over the batch.
+
+    Example:
+        >>> import torch
+        >>> from midspan.losses import CosFace
+        >>> loss = CosFace.for_classes(10, dim=8)
+        >>> loss.logits(torch.randn(4, 8)).shape
+        torch.Size([4, 10])
     """
 
     has_classifier: ClassVar[bool] = True  # False: pairs only, logits are None
     normalised: ClassVar[bool] = True  # cosines of unit rows, or plain dot products
     uses_confidence: ClassVar[bool] = False  # True: wants an encoder that is `confident`
     shardable: ClassVar[bool] = False  # True: cross-entropy, so its classes may be in parts
-    has_bias: ClassVar[bool] = False
+    has_bias: bool = False  # may follow from the settings
     scale: float = 1.0
     rows_lr: float = 1.0  # learning rate of the class rows, as a multiple of the encoder's
 
@@ -36,6 +43,39 @@ class RecognitionLoss(nn.Module):
         """Make the class rows; drawn as for a linear layer, from torch's global generator."""
         bound = 1.0 / math.sqrt(dim)
         self.rows = nn.Parameter(torch.empty(num_classes, dim).uniform_(-bound, bound))
+
+    @classmethod
+    def for_classes(cls, num_classes: int, *, dim: int, **settings: Any) -> Self:
+        """Ready to train with; settings: the loss's own."""
+        loss = cls(**settings)
+        loss.prepare(num_classes=num_classes, dim=dim)
+        return loss
+
+    def value(self, vectors: Tensor, labels: Tensor, *, confidence: Tensor | None = None) -> Tensor:
+        """The loss of new vectors (B, D), not normalised; the mean over the batch."""
+        logits = self.confident_logits(vectors, confidence)
+        value: Tensor = self(vectors=vectors, logits=logits, labels=labels)
+        bounds = self.regulariser(confidence)
+        return value if bounds is None else value + bounds
+
+    def start_rows(self, rows: Tensor, known: Tensor) -> None:
+        """Begin at the directions of these rows (C, d) where `known` (C,); called after `prepare`.
+
+        d may be less than the dims of the loss: the first d dims then begin there. Lengths stay
+        as they were drawn.
+        """
+        have = None if self.rows is None else tuple(self.rows.shape)
+        if self.rows is None or len(self.rows) != len(rows) or self.rows.shape[1] < rows.shape[1]:
+            raise ConfigError(
+                f"class rows cannot start at {tuple(rows.shape)} old centres: this loss has rows "
+                f"{have}; use a loss with a classifier and at least the old dim, or drop "
+                "[classifier] init"
+            )
+        with torch.no_grad():
+            first = self.rows[:, : rows.shape[1]]  # (C, d)
+            lengths = first.norm(dim=1, keepdim=True)
+            started = F.normalize(rows.to(first)) * lengths
+            first.copy_(torch.where(known.unsqueeze(1), started, first))
 
     def fix_rows(self, rows: Tensor) -> None:
         """Keep these class rows (C, D) to the end; called after `prepare`."""
@@ -74,17 +114,38 @@ class RecognitionLoss(nn.Module):
         return self.scale
 
     def part(
-        self, vectors: Tensor, labels: Tensor, dims: slice, *, confidence: Tensor | None = None
+        self,
+        vectors: Tensor,
+        labels: Tensor,
+        dims: slice,
+        *,
+        confidence: Tensor | None = None,
+        classes: Tensor | None = None,
     ) -> Tensor:
         """The loss of these dims alone, with the same dims of the class rows.
 
-        Nothing outside of the slice gets a gradient.
+        Nothing outside of the slice gets a gradient. classes: (K,) ascending, the only ones that
+        are told apart; every label is one of them.
         """
         logits = None
         if self.has_classifier:
-            logits = self.logits_of(vectors[:, dims], self.class_rows()[:, dims])
+            rows = self.class_rows()[:, dims]
+            bias: Tensor | None = self.bias
+            if classes is not None:
+                self.check_own_classes()
+                rows, bias = rows[classes], None if bias is None else bias[classes]
+                labels = torch.searchsorted(classes, labels)
+            logits = self.logits_of(vectors[:, dims], rows, bias)
         value: Tensor = self(vectors=vectors[:, dims], logits=logits, labels=labels)
         return value
+
+    def check_own_classes(self) -> None:
+        """Only a cross-entropy over class rows can be one over some of the classes."""
+        if not self.shardable:
+            raise ConfigError(
+                f"[train] own_classes = true needs a cross-entropy over class rows, and "
+                f"{type(self).__name__} is none; use e.g. [loss] name = 'cosface', or drop it"
+            )
 
     def forward(self, *, vectors: Tensor, logits: Tensor | None, labels: Tensor) -> Tensor:
         raise NotImplementedError

@@ -16,6 +16,14 @@ class CosFace(RecognitionLoss):
 
     Paper: arXiv:1801.09414. Defaults: scale 64, margin 0.35 (paper). Data sets of a few hundred
     classes and small encoders want less of both.
+
+    Example:
+        >>> import torch
+        >>> from midspan.losses import CosFace
+        >>> loss = CosFace.for_classes(10, dim=8)
+        >>> value = loss.value(torch.randn(4, 8), torch.tensor([0, 1, 2, 2]))
+        >>> value.ndim, bool(value.isfinite())
+        (0, True)
     """
 
     shardable: ClassVar[bool] = True

@@ -18,6 +18,14 @@ class Margin(RecognitionLoss):
     Paper: arXiv:1706.07567, with its distance-weighted negatives. Defaults: margin α = 0.2,
     boundary β = 1.2, learnt (paper; the released code of Divide & Conquer leaves β out of the
     optimiser, so there it stays constant). Positive and negative terms are counted separately.
+
+    Example:
+        >>> import torch
+        >>> from midspan.losses import Margin
+        >>> loss = Margin.for_classes(10, dim=8)
+        >>> value = loss.value(torch.randn(4, 8), torch.tensor([0, 1, 2, 2]))
+        >>> value.ndim, bool(value.isfinite())
+        (0, True)
     """
 
     has_classifier: ClassVar[bool] = False

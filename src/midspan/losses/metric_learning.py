@@ -17,6 +17,14 @@ class MetricLearning(RecognitionLoss):
     """`loss = "TripletMarginLoss"`, `settings = {margin = 0.1}`, and a miner in the same way.
 
     Classification losses of that library get `num_classes` and `embedding_size` by themselves.
+
+    Example:
+        >>> import torch
+        >>> from midspan.losses import MetricLearning
+        >>> loss = MetricLearning.for_classes(10, dim=8, loss="TripletMarginLoss")
+        >>> value = loss.value(torch.randn(4, 8), torch.tensor([0, 1, 2, 2]))
+        >>> value.ndim, bool(value.isfinite())
+        (0, True)
     """
 
     has_classifier: ClassVar[bool] = False
@@ -49,8 +57,16 @@ class MetricLearning(RecognitionLoss):
         return None
 
     def part(
-        self, vectors: Tensor, labels: Tensor, dims: slice, *, confidence: Tensor | None = None
+        self,
+        vectors: Tensor,
+        labels: Tensor,
+        dims: slice,
+        *,
+        confidence: Tensor | None = None,
+        classes: Tensor | None = None,
     ) -> Tensor:
+        if classes is not None:
+            raise ConfigError(f"[train] own_classes = true does not go with {type(self).__name__}")
         if list(self.parameters()):
             raise ConfigError(
                 "a loss of pytorch-metric-learning that learns class rows cannot judge a slice of "
@@ -71,7 +87,7 @@ def _find(kind: str, name: str) -> type[nn.Module]:
         module = importlib.import_module(f"pytorch_metric_learning.{kind}")
     except ImportError as error:
         raise MissingDependency(
-            "pytorch-metric-learning", extra="train", wanted_for="loss 'metric-learning'"
+            "pytorch-metric-learning", extra="train", required_for="loss 'metric-learning'"
         ) from error
     found = getattr(module, name, None)
     if not isinstance(found, type):

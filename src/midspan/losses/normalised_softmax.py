@@ -11,7 +11,16 @@ from midspan.losses.base import RecognitionLoss
 
 
 class NormalisedSoftmax(RecognitionLoss):
-    """CE(c / τ). Default τ = 0.05: the common released code of this loss."""
+    """CE(c / τ). Default τ = 0.05: the common released code of this loss.
+
+    Example:
+        >>> import torch
+        >>> from midspan.losses import NormalisedSoftmax
+        >>> loss = NormalisedSoftmax.for_classes(10, dim=8)
+        >>> value = loss.value(torch.randn(4, 8), torch.tensor([0, 1, 2, 2]))
+        >>> value.ndim, bool(value.isfinite())
+        (0, True)
+    """
 
     shardable: ClassVar[bool] = True
 

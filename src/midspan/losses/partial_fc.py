@@ -116,8 +116,16 @@ class PartialFC(RecognitionLoss):
         return self.base.typical_scale()
 
     def part(
-        self, vectors: Tensor, labels: Tensor, dims: slice, *, confidence: Tensor | None = None
+        self,
+        vectors: Tensor,
+        labels: Tensor,
+        dims: slice,
+        *,
+        confidence: Tensor | None = None,
+        classes: Tensor | None = None,
     ) -> Tensor:
+        if classes is not None:
+            raise ConfigError(f"[train] own_classes = true does not go with {type(self).__name__}")
         return self._value(vectors, labels, dims)
 
     def forward(self, *, vectors: Tensor, logits: Tensor | None, labels: Tensor) -> Tensor:

@@ -15,6 +15,14 @@ class ProxyAnchor(RecognitionLoss):
     The first sum runs over the proxy's own images of the batch, the second over all others; P are
     all proxies, P⁺ those with an image in the batch. Paper: arXiv:2003.13911. Defaults: scale
     α = 32, margin δ = 0.1 (paper); proxies learn 100 times faster than the encoder (its code).
+
+    Example:
+        >>> import torch
+        >>> from midspan.losses import ProxyAnchor
+        >>> loss = ProxyAnchor.for_classes(10, dim=8)
+        >>> value = loss.value(torch.randn(4, 8), torch.tensor([0, 1, 2, 2]))
+        >>> value.ndim, bool(value.isfinite())
+        (0, True)
     """
 
     def __init__(self, *, scale: float = 32.0, margin: float = 0.1, rows_lr: float = 100.0) -> None:

@@ -15,6 +15,14 @@ class ProxyNCA(RecognitionLoss):
     Paper: arXiv:1703.07464. Default: scale 1 (paper). The own proxy is left out of the sum, as the
     paper writes it; common libraries keep it in. Proxies learn 100 times faster than the encoder
     (customary; our choice of where to put it: `rows_lr`).
+
+    Example:
+        >>> import torch
+        >>> from midspan.losses import ProxyNCA
+        >>> loss = ProxyNCA.for_classes(10, dim=8)
+        >>> value = loss.value(torch.randn(4, 8), torch.tensor([0, 1, 2, 2]))
+        >>> value.ndim, bool(value.isfinite())
+        (0, True)
     """
 
     def __init__(self, *, scale: float = 1.0, rows_lr: float = 100.0) -> None:

@@ -1,4 +1,4 @@
-"""Plain softmax: cross-entropy of a linear classifier with bias on the raw embedding."""
+"""Plain softmax: cross-entropy of a linear classifier on the raw embedding."""
 
 from __future__ import annotations
 
@@ -12,15 +12,30 @@ from midspan.losses.base import RecognitionLoss
 
 
 class Softmax(RecognitionLoss):
-    """The classifier of AdvBCT's benchmark. No hyper-parameters."""
+    """CE(rows·z), or CE(rows·z + bias).
+
+    Default: no bias, as the classifier of AdvBCT's released code.
+
+    Example:
+        >>> import torch
+        >>> from midspan.losses import Softmax
+        >>> loss = Softmax.for_classes(10, dim=8)
+        >>> value = loss.value(torch.randn(4, 8), torch.tensor([0, 1, 2, 2]))
+        >>> value.ndim, bool(value.isfinite())
+        (0, True)
+    """
 
     normalised: ClassVar[bool] = False
     shardable: ClassVar[bool] = True
-    has_bias: ClassVar[bool] = True
+
+    def __init__(self, *, bias: bool = False) -> None:
+        super().__init__()
+        self.has_bias = bias
 
     def prepare(self, *, num_classes: int, dim: int) -> None:
         super().prepare(num_classes=num_classes, dim=dim)
-        self.bias = nn.Parameter(torch.zeros(num_classes))
+        if self.has_bias:
+            self.bias = nn.Parameter(torch.zeros(num_classes))
 
     def logits_of(self, vectors: Tensor, rows: Tensor, bias: Tensor | None = None) -> Tensor:
         return F.linear(vectors, rows, self.bias if bias is None else bias)

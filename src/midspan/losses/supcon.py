@@ -16,6 +16,14 @@ class SupCon(RecognitionLoss):
 
     Paper: arXiv:2004.11362 (its L_out). Default: temperature 0.1 (paper). Images whose class has no
     second one in the batch have no term; a batch without pairs gives 0.
+
+    Example:
+        >>> import torch
+        >>> from midspan.losses import SupCon
+        >>> loss = SupCon.for_classes(10, dim=8)
+        >>> value = loss.value(torch.randn(4, 8), torch.tensor([0, 1, 2, 2]))
+        >>> value.ndim, bool(value.isfinite())
+        (0, True)
     """
 
     has_classifier: ClassVar[bool] = False

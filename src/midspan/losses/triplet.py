@@ -16,6 +16,14 @@ class Triplet(RecognitionLoss):
 
     Default: margin 0.2 (FaceNet, arXiv:1503.03832). Departs: negatives are drawn by distance
     (arXiv:1706.07567) instead of semi-hard ones, and distances are not squared.
+
+    Example:
+        >>> import torch
+        >>> from midspan.losses import Triplet
+        >>> loss = Triplet.for_classes(10, dim=8)
+        >>> value = loss.value(torch.randn(4, 8), torch.tensor([0, 1, 2, 2]))
+        >>> value.ndim, bool(value.isfinite())
+        (0, True)
     """
 
     has_classifier: ClassVar[bool] = False

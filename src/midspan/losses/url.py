@@ -25,6 +25,14 @@ class URL(RecognitionLoss):
     margin is in units of the logits. Both are meant for faces in 512 dims, with confidences around
     64: with few classes and small encoders take a fifth of the margin, and let the confidences
     start lower ([encoder] first_confidence).
+
+    Example:
+        >>> import torch
+        >>> from midspan.losses import URL
+        >>> loss = URL.for_classes(10, dim=8)
+        >>> z, y = torch.randn(4, 8), torch.tensor([0, 1, 2, 2])
+        >>> loss.value(z, y, confidence=torch.full((4, 1), 64.0)).ndim
+        0
     """
 
     uses_confidence: ClassVar[bool] = True
@@ -59,9 +67,17 @@ class URL(RecognitionLoss):
         return self.weight * _wanted(confidence).square().mean()
 
     def part(
-        self, vectors: Tensor, labels: Tensor, dims: slice, *, confidence: Tensor | None = None
+        self,
+        vectors: Tensor,
+        labels: Tensor,
+        dims: slice,
+        *,
+        confidence: Tensor | None = None,
+        classes: Tensor | None = None,
     ) -> Tensor:
         """Of the sub-embeddings inside of these dims, with their own confidences."""
+        if classes is not None:
+            raise ConfigError(f"[train] own_classes = true does not go with {type(self).__name__}")
         seen = _wanted(confidence)
         width = vectors.shape[1] // seen.shape[1]
         if dims.start % width or dims.stop % width:

@@ -35,7 +35,9 @@ class AdvBCT(Method):
     of E. reduction "batch" and p2s_weight 25, ours: the released code's 1 on the "mean" over the
     samples outside pushes each the harder the fewer they are, and is too weak beside a cosine loss
     of scale 24; "batch" divides by all samples of bounded classes (docs/methods/advbct.md,
-    benchmarks/tune_methods.py). The paper's equation is "sum".
+    benchmarks/tune_methods.py). The paper's equation is "sum". sgd_lr 0.1: discriminator and
+    boundaries learn by SGD, as everything does in the released code; under AdamW, which scales
+    gradients to one size, the falling γ would not slow the discriminator (None: the run's own).
 
     Departs:
     - One discriminator pass over new and old vectors together. The released code makes two, each
@@ -53,6 +55,16 @@ class AdvBCT(Method):
 
     Ablations: adversarial_weight = 0, p2s_weight = 0, elastic = false (r_e = r), and [train]
     recognition_weight = 0 for rows without classification.
+
+    Example:
+        >>> import torch
+        >>> from midspan.methods import AdvBCT
+        >>> _ = torch.manual_seed(0)
+        >>> old, labels = torch.randn(40, 8), torch.arange(40) % 4
+        >>> compat = AdvBCT.for_old(old, labels, dim=8)
+        >>> terms = compat(torch.randn(40, 8), labels, old=old, rows=torch.arange(40))
+        >>> sorted(terms)
+        ['adversarial', 'p2s']
     """
 
     uses_old: ClassVar[bool] = True
@@ -76,6 +88,7 @@ class AdvBCT(Method):
         gamma: Literal["falling", "constant"] = "falling",
         reversal: Literal["rising", "constant"] = "rising",
         hidden: int = 100,
+        sgd_lr: float | None = 0.1,
     ) -> None:
         super().__init__()
         if threshold < 0:
@@ -90,6 +103,7 @@ class AdvBCT(Method):
         self.gamma = gamma
         self.reversal = reversal
         self.hidden = hidden
+        self.sgd_lr = sgd_lr
         self.looseness: nn.Parameter | None = None  # (C,) u, w = σ(u)
         self.discriminator: nn.Module | None = None
 
@@ -117,7 +131,7 @@ class AdvBCT(Method):
                 nn.Linear(self.hidden, 2),
             )
 
-    def forward(self, batch: Batch) -> dict[str, Tensor]:
+    def terms(self, batch: Batch) -> dict[str, Tensor]:
         unit = F.normalize(batch.vectors)  # (B, D)
         terms: dict[str, Tensor] = {}
         if self.p2s_weight:

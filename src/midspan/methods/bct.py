@@ -32,6 +32,16 @@ class BCT(Method):
     benchmarks/configs); temperature 1.
     Departs: where the old classifier is normalised, centres and rows are both unit vectors, so
     that synthesised classes compete on equal terms; otherwise centres get the median row norm.
+
+    Example:
+        >>> import torch
+        >>> from midspan.methods import BCT
+        >>> _ = torch.manual_seed(0)
+        >>> old, labels = torch.randn(40, 8), torch.arange(40) % 4
+        >>> compat = BCT.for_old(old, labels, dim=8)
+        >>> terms = compat(torch.randn(40, 8), labels, old=old, rows=torch.arange(40))
+        >>> sorted(terms)
+        ['influence']
     """
 
     uses_old: ClassVar[bool] = True
@@ -75,6 +85,12 @@ class BCT(Method):
             )
         else:
             frozen, target_of = old.classifier, old.label_map
+            if self.classifier == "old" and not (target_of >= 0).any():
+                raise ConfigError(
+                    "bct with classifier = 'old' needs classes that the old classifier knows, and "
+                    "none of the training classes has the name of one of its; use classifier = "
+                    "'synthesised', or data with the class names of the old run"
+                )
         if self.classifier == "distilled" and not frozen.normalised:
             raise ConfigError(
                 "bct with classifier = 'distilled' needs the old logits, and a plain softmax "
@@ -88,7 +104,7 @@ class BCT(Method):
         self.register_buffer("bias", zeros if frozen.bias is None else frozen.bias.detach().clone())
         self.register_buffer("target_of", target_of.clone())  # (C,) new class → row, or -1
 
-    def forward(self, batch: Batch) -> dict[str, Tensor]:
+    def terms(self, batch: Batch) -> dict[str, Tensor]:
         logits = self._old_logits(batch.vectors)  # (B, C_old)
         if self.classifier == "distilled":
             assert batch.old is not None

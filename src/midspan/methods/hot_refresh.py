@@ -35,7 +35,17 @@ class HotRefresh(Method):
     that are all synthesised (that of the recognition loss in benchmarks/configs).
     Departs: gradients also reach n_k, as the equation says; the released code gathers them across
     devices as constants. Masked pairs are -∞ before the hardest are chosen, so that they can never
-    be among them. Old vectors come from the cache, so the old image is not augmented.
+    be among them.
+
+    Example:
+        >>> import torch
+        >>> from midspan.methods import HotRefresh
+        >>> _ = torch.manual_seed(0)
+        >>> old, labels = torch.randn(40, 8), torch.arange(40) % 4
+        >>> compat = HotRefresh.for_old(old, labels, dim=8)
+        >>> terms = compat(torch.randn(40, 8), labels, old=old, rows=torch.arange(40))
+        >>> sorted(terms)
+        ['contrastive']
     """
 
     uses_old: ClassVar[bool] = True
@@ -91,7 +101,7 @@ class HotRefresh(Method):
             self.register_buffer("bias", bias.detach().clone())
             self.register_buffer("target_of", target_of.clone())  # (C,) new class → row, or -1
 
-    def forward(self, batch: Batch) -> dict[str, Tensor]:
+    def terms(self, batch: Batch) -> dict[str, Tensor]:
         if self.variant == "classifier":
             value = self._classifier(batch)
         else:

@@ -25,6 +25,16 @@ class L2(Method):
     (MixBCT's code offers it). The baseline φ_l2 of LCE (ICCV 2021), which is no method of its own.
     Departs: openBCT's variant trains with this term alone; set [train] recognition_weight = 0 for
     that. MixBCT's dead zone is linear beyond its edge, ours is squared, so that 0 gives L2.
+
+    Example:
+        >>> import torch
+        >>> from midspan.methods import L2
+        >>> _ = torch.manual_seed(0)
+        >>> old, labels = torch.randn(40, 8), torch.arange(40) % 4
+        >>> compat = L2.for_old(old, labels, dim=8)
+        >>> terms = compat(torch.randn(40, 8), labels, old=old, rows=torch.arange(40))
+        >>> sorted(terms)
+        ['l2']
     """
 
     uses_old: ClassVar[bool] = True
@@ -46,7 +56,7 @@ class L2(Method):
             self.learnt = Maps(old, dim=dim, depth=0)
             self.directions = ("backward", "forward")
 
-    def forward(self, batch: Batch) -> dict[str, Tensor]:
+    def terms(self, batch: Batch) -> dict[str, Tensor]:
         assert batch.old is not None
         new, old = batch.vectors, batch.old.detach()
         if self.learnt is not None:

@@ -6,13 +6,12 @@ import math
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from midspan.errors import ConfigError
 from midspan.methods.base import Batch, Method
-from midspan.methods.old import OldArtifacts
+from midspan.methods.old import OldArtifacts, angle
 from midspan.methods.transformation import Maps
 
 ROUNDING = 1e-6  # what float32 may add to an angle or cosine when a vector is normalised again
@@ -42,6 +41,16 @@ class LCE(Method):
     which the released code leaves out, so that its hinge is never open; angles by atan2, whose
     gradient is bounded where acos has none. Classes whose old vectors cancel out have no centre
     and take no part.
+
+    Example:
+        >>> import torch
+        >>> from midspan.methods import LCE
+        >>> _ = torch.manual_seed(0)
+        >>> old, labels = torch.randn(40, 8), torch.arange(40) % 4
+        >>> compat = LCE.for_old(old, labels, dim=8)
+        >>> proxies = torch.randn(4, 8)  # of the recognition loss
+        >>> sorted(compat(torch.randn(40, 8), labels, old=old, class_rows=proxies))
+        ['align', 'boundary']
     """
 
     uses_old: ClassVar[bool] = True
@@ -88,14 +97,11 @@ class LCE(Method):
                 f"transformation = 'rbt', or [encoder] dim = {old.space.dim}"
             )
         centres = F.normalize(old.centres)  # (C, D_old)
-        largest = torch.zeros(num_classes).scatter_reduce_(
-            0, old.labels, old.each(lambda own, labels: angle(own, centres[labels])), "amax"
-        )
         self.register_buffer("centres", centres)
-        self.register_buffer("limits", (largest + ROUNDING + self.slack).clamp_max(math.pi))
+        self.register_buffer("limits", (old.angles + ROUNDING + self.slack).clamp_max(math.pi))
         self.register_buffer("has_centre", old.centres.norm(dim=1) > ROUNDING)
 
-    def forward(self, batch: Batch) -> dict[str, Tensor]:
+    def terms(self, batch: Batch) -> dict[str, Tensor]:
         if batch.class_rows is None:
             raise ConfigError(
                 "lce aligns the class rows of the recognition loss, and this loss has none; use a "
@@ -129,13 +135,6 @@ class LCE(Method):
         else:
             beyond = angle(units, centres) - limits
         return _mean_where(beyond.relu(), self.has_centre[labels])
-
-
-def angle(one: Tensor, other: Tensor) -> Tensor:
-    """Angles (N,) between unit rows. Exact near 0 and π, where acos loses half the digits."""
-    sine = torch.linalg.vector_norm(one - other, dim=1)  # 2·sin(θ/2)
-    cosine = torch.linalg.vector_norm(one + other, dim=1)  # 2·cos(θ/2)
-    return 2.0 * torch.atan2(sine, cosine)
 
 
 def _mean_where(values: Tensor, counted: Tensor) -> Tensor:

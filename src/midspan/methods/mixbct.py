@@ -30,6 +30,16 @@ class MixBCT(Method):
     Departs: old vectors are known as directions only, so they get the mean norm of the batch's new
     vectors. Losses that compare by cosine, as in the paper, do not see it; for the others old and
     new vectors are then of one size.
+
+    Example:
+        >>> import torch
+        >>> from midspan.methods import MixBCT
+        >>> _ = torch.manual_seed(0)
+        >>> old, labels = torch.randn(40, 8), torch.arange(40) % 4
+        >>> compat = MixBCT.for_old(old, labels, dim=8)
+        >>> terms = compat(torch.randn(40, 8), labels, old=old, rows=torch.arange(40))
+        >>> sorted(terms)
+        []
     """
 
     uses_old: ClassVar[bool] = True
@@ -53,7 +63,7 @@ class MixBCT(Method):
         self.register_buffer("centres", old.centres.detach().clone())  # (C, D)
         self.register_buffer("reach", _reach(old, self.credible))  # (C,)
 
-    def forward(self, batch: Batch) -> dict[str, Tensor]:
+    def terms(self, batch: Batch) -> dict[str, Tensor]:
         return {}
 
     def mix(self, vectors: Tensor, *, old: Tensor | None, labels: Tensor) -> Tensor:

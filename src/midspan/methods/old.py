@@ -58,17 +58,25 @@ class OldArtifacts:
         num_classes: int,
         classifier: OldClassifier | None = None,
         label_map: Tensor | None = None,
+        views: Tensor | None = None,
     ) -> OldArtifacts:
-        """Centres, radii and angles of each class from the old vectors of its images."""
+        """Centres, radii and angles of each class from the old vectors of its images.
+
+        views: (K, N, D_old), old vectors of K augmented views of each image; centres, radii and
+        angles are then those of the views, because that is what the new encoder is shown.
+        """
         if len(vectors) != len(labels):
             raise DataError(f"{len(vectors)} old vectors for {len(labels)} labels")
         vectors = F.normalize(vectors.float())
         counts = torch.bincount(labels, minlength=num_classes)
-        sums = torch.zeros(num_classes, vectors.shape[1]).index_add_(0, labels, vectors)
-        centres = sums / counts.clamp_min(1).unsqueeze(1)
-        distances = (vectors - centres[labels]).norm(dim=1)
-        cos = (vectors * F.normalize(centres)[labels]).sum(1).clamp(-1.0, 1.0)
-        angles = torch.zeros(num_classes).scatter_reduce_(0, labels, cos.acos(), "amax")
+        seen, of = vectors, labels
+        if views is not None:
+            seen, of = F.normalize(views.float().flatten(0, 1)), labels.repeat(len(views))
+        sums = torch.zeros(num_classes, vectors.shape[1]).index_add_(0, of, seen)
+        centres = sums / torch.bincount(of, minlength=num_classes).clamp_min(1).unsqueeze(1)
+        distances = (seen - centres[of]).norm(dim=1)
+        largest = angle(seen, F.normalize(centres)[of])
+        angles = torch.zeros(num_classes).scatter_reduce_(0, of, largest, "amax")
         if label_map is None:
             label_map = torch.full((num_classes,), -1)
         return cls(
@@ -77,7 +85,7 @@ class OldArtifacts:
             labels=labels,
             counts=counts,
             centres=centres,
-            radii=_radii(distances, labels, num_classes),
+            radii=_radii(distances, of, num_classes),
             angles=angles,
             classifier=classifier,
             label_map=label_map,
@@ -88,6 +96,13 @@ class OldArtifacts:
         starts = range(0, max(1, len(self.labels)), PART)
         parts = (slice(start, start + PART) for start in starts)
         return torch.cat([measure(self.vectors[part], self.labels[part]) for part in parts])
+
+
+def angle(one: Tensor, other: Tensor) -> Tensor:
+    """Angles (N,) between unit rows. Exact near 0 and π, where acos loses half the digits."""
+    sine = torch.linalg.vector_norm(one - other, dim=1)  # 2·sin(θ/2)
+    cosine = torch.linalg.vector_norm(one + other, dim=1)  # 2·cos(θ/2)
+    return 2.0 * torch.atan2(sine, cosine)
 
 
 def _radii(distances: Tensor, labels: Tensor, num_classes: int) -> Tensor:

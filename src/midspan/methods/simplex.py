@@ -38,6 +38,16 @@ class Simplex(Method):
     encoders of a chain, unlike the run's.
     Departs: the papers have dim = K − 1; here more dims are left unused and fewer are projected.
     Rotation onto another encoder's centres is ours.
+
+    Example:
+        >>> import torch
+        >>> from midspan.methods import Simplex
+        >>> _ = torch.manual_seed(0)
+        >>> old, labels = torch.randn(40, 8), torch.arange(40) % 4
+        >>> compat = Simplex.for_old(old, labels, dim=8)
+        >>> terms = compat(torch.randn(40, 8), labels, old=old, rows=torch.arange(40))
+        >>> sorted(terms)
+        []
     """
 
     uses_labels = True
@@ -81,7 +91,7 @@ class Simplex(Method):
             rows = _rotated(old, vertices[:num_classes]) if kept is None else kept
         self.register_buffer("rows", rows.float())  # (C, D)
 
-    def forward(self, batch: Batch) -> dict[str, Tensor]:
+    def terms(self, batch: Batch) -> dict[str, Tensor]:
         return {}
 
     def fixed_rows(self) -> Tensor:

@@ -47,6 +47,16 @@ class UniBCT(Method):
       products whose size is whatever the old vectors' norm was.
     - Only the mean is wanted, so one system of m unknowns is solved for each class: the weights
       of its images, as PageRank does.
+
+    Example:
+        >>> import torch
+        >>> from midspan.methods import UniBCT
+        >>> _ = torch.manual_seed(0)
+        >>> old, labels = torch.randn(40, 8), torch.arange(40) % 4
+        >>> compat = UniBCT.for_old(old, labels, dim=8)
+        >>> terms = compat(torch.randn(40, 8), labels, old=old, rows=torch.arange(40))
+        >>> sorted(terms)
+        ['prototype']
     """
 
     uses_old: ClassVar[bool] = True
@@ -108,7 +118,7 @@ class UniBCT(Method):
         self.register_buffer("seen", torch.zeros(kept, dtype=torch.bool))
         self.register_buffer("refinements", torch.zeros((), dtype=torch.int64))
 
-    def forward(self, batch: Batch) -> dict[str, Tensor]:
+    def terms(self, batch: Batch) -> dict[str, Tensor]:
         due = sum(batch.progress >= share for share in self.refine_at)
         if due > self._refined:
             if due > int(self.refinements):  # else: made before a restart
@@ -129,6 +139,11 @@ class UniBCT(Method):
 
     @torch.no_grad()
     def _remember(self, batch: Batch) -> None:
+        if batch.rows is None:
+            raise ConfigError(
+                "unibct keeps a bank of vectors for its refinement: say which training images "
+                "these are (rows=…), or set refine_at = ()"
+            )
         rows = batch.rows.to(self.bank.device)
         self.bank[rows] = F.normalize(batch.vectors.detach()).to(self.bank.dtype)
         self.seen[rows] = True

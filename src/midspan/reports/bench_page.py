@@ -79,7 +79,7 @@ def bench_verdict(entries: Sequence[Entry]) -> Verdict:
     cases = len({(e.data, e.allocation) for e in entries})
     where = "in every case" if cases > 1 else "here"
     if not order:
-        return Verdict(False, "No compatible method was run.", "Give --methods.")
+        return Verdict(False, "No compatible method was run.", "Name methods to compare.")
     good = [name for name in order if all(e.meets for e in methods[name])]
     bad = [name for name in order if name not in good]
     if not bad:

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from midspan.evaluation import Comparison, Curve, backfill_curve, compatibility_matrix
+from midspan.labels import codes
 from midspan.reports.compare_page import Matrix
+from midspan.reports.strips import labels_of
 from midspan.spaces import Embeddings, FloatArray
 
 if TYPE_CHECKING:
@@ -76,7 +78,7 @@ def _roc(query: Embeddings, gallery: Embeddings) -> Roc | None:
     from midspan.evaluation.verification import roc
 
     scores = _scores(query, gallery)
-    labels = np.asarray(query.labels)
+    (labels,) = codes(labels_of(query))
     same = labels[:, None] == labels[None, :]
     other_item = ~np.eye(len(labels), dtype=bool)
     genuine, impostor = scores[same & other_item], scores[~same]

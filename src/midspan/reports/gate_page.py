@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 HEADLINES = {
     "PASS": "PASS: the switch keeps what users have today.",
-    "WARN": "WARN: the limits hold, but not for certain or not for everyone.",
+    "INCONCLUSIVE": "INCONCLUSIVE: the intervals reach to both sides of the limits.",
     "FAIL": "FAIL: the switch would take away more than is allowed.",
 }
 
@@ -34,7 +34,7 @@ def gate_page(result: Mapping[str, Any], path: str | Path, *, command: str = "")
         "title": f"{result['verdict']} · midspan gate",
         "eyebrow": "midspan gate",
         "verdict": verdict,
-        "checks": _table({"all queries": result["checks"]}, caption="The two questions"),
+        "checks": _table({"all queries": result["checks"]}, caption="All queries"),
         "groups": _table(result["groups"], caption="Group by group") if result["groups"] else "",
         "worst": list(result["worst"]),
         "command": command,
@@ -47,7 +47,7 @@ def _table(groups: Mapping[str, Any], *, caption: str) -> Markup:
     for name, checks in groups.items():
         for check in checks:
             sign = "at most" if check["name"] == "negative flips" else "at least"
-            mark = {"PASS": "✓", "WARN": "!", "FAIL": "✗"}[check["verdict"]]
+            mark = {"PASS": "✓", "INCONCLUSIVE": "!", "FAIL": "✗"}[check["verdict"]]
             rows.append(
                 [
                     name,

@@ -20,7 +20,7 @@ class LiveUpgrade:
     metric: str  # of the gallery's own answers, "map@500"
     queries: int  # that measured it
     order: str
-    mixing: str  # how scores of old and new vectors are brought together: "plain", "odds"
+    mixing: str  # how scores of old and new vectors are merged: "plain", "standardised"
     fractions: tuple[float, ...]  # of the items with new vectors
     values: tuple[float, ...]  # the metric there, queries of the new encoder
     old_value: float  # before: queries of the old encoder

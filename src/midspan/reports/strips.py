@@ -57,15 +57,11 @@ class QueryRow:
 
 
 class Album:
-    """Pictures of the items by row, each thumbnail made once.
-
-    A class is called by the column 'class_name' where there is one, else by its label.
-    """
+    """Pictures of the items by row, each thumbnail made once."""
 
     def __init__(self, items: Embeddings, images: ImageArray | Pictures | None) -> None:
         self.items = items
         self.labels = labels_of(items)
-        self.names = items.columns.get("class_name", self.labels)
         self._read = image_reader(items, images)
         self._made: dict[int, str | None] = {}
 
@@ -74,7 +70,7 @@ class Album:
             image = self._read(row)
             self._made[row] = None if image is None else data_uri(image)
         return Picture(
-            id=str(self.items.ids[row]), label=str(self.names[row]), image=self._made[row]
+            id=str(self.items.ids[row]), label=str(self.labels[row]), image=self._made[row]
         )
 
     def results(

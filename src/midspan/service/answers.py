@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote
 
 from pydantic_core import to_json
 from starlette.requests import Request
@@ -21,49 +21,70 @@ def answer(content: object, *, status: int = 200) -> Response:
     return Response(to_json(content, inf_nan_mode="null"), status_code=status, media_type=JSON)
 
 
+def is_admin(request: Request) -> bool:
+    """Admins see uris as they are; readers only from the allowed folders on."""
+    return bool(request.state.caller.admin)
+
+
 def request_id(request: Request) -> str:
     return str(request.state.request_id)
 
 
-def newest(state: State) -> str:
-    """The space whose vectors are called new."""
+def newest(state: State) -> str | None:
+    """The space whose vectors are called new; None: no upgrade is open."""
     record = Record.of(state)
-    return state.live[0] if record is None else record.new
+    return None if record is None else record.new
 
 
-def hits_as_json(hits: Sequence[Hit], *, new: str, places: Places) -> list[dict[str, Any]]:
+def role_of(space: str, new: str | None) -> str:
+    """Of the vector that answers."""
+    if new is None:
+        return "live"
+    return "new" if space == new else "old"
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """How hits are shown: what is asked for, and what this caller may see."""
+
+    places: Places
+    admin: bool
+    payload: bool = True
+    vectors: Mapping[tuple[str, str], list[float]] | None = None  # by space and id
+
+
+def hits_as_json(hits: Sequence[Hit], *, new: str | None, view: View) -> list[dict[str, Any]]:
+    places, admin, vectors = view.places, view.admin, view.vectors
     return [
         {
             "id": id,
             "score": score,
+            "rank_score": rank_score,
             "space": space.fingerprint,
-            "space_role": "new" if space.fingerprint == new else "old",
-            "payload": payload,
-            "uri": uri,
-            "thumbnail": thumbnail_path(id) if uri and places.may_show(uri) else None,
+            "space_role": role_of(space.fingerprint, new),
+            "payload": payload if view.payload else {},
+            "uri": uri if admin else places.shown(uri),
+            "thumbnail": places.thumbnail(id, uri),
+            "vector": None if vectors is None else vectors.get((space.fingerprint, id)),
         }
-        for id, score, space, uri, payload in hits
+        for id, score, space, uri, payload, rank_score in hits
     ]
 
 
-def item_as_json(item: Item, *, state: State, places: Places) -> dict[str, Any]:
+def item_as_json(item: Item, *, state: State, places: Places, admin: bool) -> dict[str, Any]:
     live = next((space for space in state.live if space in item.spaces), None)
-    role = None if live is None else "new" if live == newest(state) else "old"
+    role = None if live is None else role_of(live, newest(state))
     return {
         "id": item.id,
-        "uri": item.uri,
+        "uri": item.uri if admin else places.shown(item.uri),
         "payload": item.payload,
         "revision": item.revision,
         "created": item.created,
         "changed": item.changed,
         "spaces": list(item.spaces),
         "space_role": role,
-        "thumbnail": thumbnail_path(item.id) if places.may_show(item.uri) else None,
+        "thumbnail": places.thumbnail(item.id, item.uri),
     }
-
-
-def thumbnail_path(id: str) -> str:
-    return f"/v1/thumbnails/{quote(id, safe='')}"
 
 
 def flips(before: Sequence[Hit], after: Sequence[Hit]) -> list[dict[str, Any]]:

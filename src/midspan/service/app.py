@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
@@ -14,44 +14,45 @@ from starlette.responses import Response
 from midspan import __version__
 from midspan.service.answers import answer, request_id
 from midspan.service.auth import Tokens, check_exposure
-from midspan.service.context import Context
+from midspan.service.context import Context, GalleryPrefix
 from midspan.service.core import Core
 from midspan.service.errors import error_answer
-from midspan.service.events import Hub
 from midspan.service.guard import LOCAL_NAMES, Guard, Rule
 from midspan.service.idempotency import Idempotency
-from midspan.service.jobs import Job
 from midspan.service.openapi import describe
-from midspan.service.quality import Quality
 from midspan.service.routes import TABLE, Route
 from midspan.service.routes_gallery import load_page
-from midspan.service.settings import Settings
+from midspan.service.settings import Limits, ServerSettings
 from midspan.service.shortcut import Shortcut
-from midspan.service.standing import Standing
 
 OPENAPI = Rule("GET", "/openapi.json", "read", 0)
+LOCAL = ServerSettings()
 OVERHEAD = 65536  # of a form around its image
 
 
-def create_app(core: Core, *, tokens: Tokens) -> FastAPI:
-    """Closing the application closes the core."""
-    settings = core.settings
-    check_exposure(host=settings.host, loopback=settings.loopback, tokens=tokens)
-    quality = Quality(core)
-    job = Job(core, quality)
-    standing = Standing(core, job)
-    hub = Hub(core, standing.snapshot)
-    context = Context(core, quality, job, hub, standing, load_page())
+def create_app(*cores: Core, tokens: Tokens, server: ServerSettings = LOCAL) -> FastAPI:
+    """Over one gallery or several with the same resources; the first is the default.
+
+    Closing the application closes the cores and their resources.
+    """
+    check_exposure(host=server.host, loopback=server.loopback, tokens=tokens)
+    resources = cores[0].resources
+    assert all(core.resources is resources for core in cores)
+    limits = resources.limits
+    contexts = {core.name: Context.of(core) for core in cores}
 
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:
-        job.start()
+        for context in contexts.values():
+            context.worker.start()
         try:
             yield
         finally:
-            hub.close()
-            job.close()
-            core.close()
+            for context in contexts.values():
+                context.hub.close()
+                context.jobs.close()
+                context.worker.close()
+            close_all(cores)
 
     app = FastAPI(
         title="midspan",
@@ -62,7 +63,8 @@ def create_app(core: Core, *, tokens: Tokens) -> FastAPI:
         redirect_slashes=False,
         lifespan=life,
     )
-    app.state.context = context
+    app.state.galleries = contexts
+    app.state.page = load_page()
     for route in TABLE:
         app.add_api_route(
             route.path,
@@ -70,7 +72,8 @@ def create_app(core: Core, *, tokens: Tokens) -> FastAPI:
             methods=[route.method],
             response_model=None,
             name=f"{route.method} {route.path}",
-            operation_id=f"{route.method}_{route.handler.__name__}".lower(),
+            operation_id=route.name,
+            tags=[route.tag],
             summary=(route.handler.__doc__ or route.handler.__name__).strip().splitlines()[0],
         )
 
@@ -82,31 +85,41 @@ def create_app(core: Core, *, tokens: Tokens) -> FastAPI:
     app.add_exception_handler(RequestValidationError, _invalid)
     # Searches are asked the most, and the way through FastAPI to a handler would be a third of the
     # event loop's work for one: they leave it here. Above they stand for the document.
-    searches = [route for route in TABLE if route.path.startswith("/v1/search/")]
+    searches = [route for route in TABLE if route.tag == "search"]
     app.add_middleware(
         Shortcut, handlers={(route.method, route.path): route.handler for route in searches}
     )
-    app.add_middleware(Idempotency, most=settings.limits.idempotency_keys)
+    app.add_middleware(Idempotency, most=limits.idempotency_keys)
     app.add_middleware(
         Guard,
-        rules=(*(_rule(route, settings) for route in TABLE), OPENAPI),
+        rules=(*(_rule(route, limits) for route in TABLE), OPENAPI),
         tokens=tokens,
-        hosts=_hosts(settings, tokens),
-        metrics=core.metrics,
-        hide=lambda: core.hidden,
+        hosts=_hosts(server, tokens),
+        metrics=resources.metrics,
+        hide=lambda: {secret: shown for core in cores for secret, shown in core.hidden.items()},
+        limits=limits,
     )
+    app.add_middleware(GalleryPrefix)
     return app
 
 
-def _rule(route: Route, settings: Settings) -> Rule:
-    limits = settings.limits
+def close_all(cores: Sequence[Core]) -> None:
+    """First what works for them, then the galleries."""
+    for core in cores:
+        core.stop()
+    cores[0].resources.close()
+    for core in cores:
+        core.close()
+
+
+def _rule(route: Route, limits: Limits) -> Rule:
     most = limits.json_bytes if route.takes is not None else 0
     if route.form is not None:
         most = max(most, limits.image_bytes + OVERHEAD)
     return Rule(route.method, route.path, route.role, most)
 
 
-def _hosts(settings: Settings, tokens: Tokens) -> frozenset[str]:
+def _hosts(settings: ServerSettings, tokens: Tokens) -> frozenset[str]:
     """Where tokens are wanted a foreign page gets nowhere; where not, the name must be ours."""
     if settings.hosts:
         return frozenset({*settings.hosts, settings.host}) | LOCAL_NAMES

@@ -108,7 +108,7 @@ def check_exposure(*, host: str, loopback: bool, tokens: Tokens) -> None:
         return
     raise ConfigError(
         f"host {host} can be reached from other machines, and there are no tokens: whoever finds "
-        "it could change the gallery. Give --tokens FILE (read = …, admin = …) or "
+        "it could change the gallery. Give `tokens`, a file (read = …, admin = …) or "
         f"{' and '.join(ENVIRONMENT.values())}, or stay on 127.0.0.1"
     )
 

@@ -1,32 +1,80 @@
-"""From a request to the service behind it."""
+"""From a request to the gallery that it asks for."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from starlette.requests import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from midspan.gallery import Gallery
 from midspan.service.core import Core
+from midspan.service.errors import NotFound
 from midspan.service.events import Hub
-from midspan.service.jobs import Job
+from midspan.service.jobs import Jobs
 from midspan.service.quality import Quality
+from midspan.service.settings import NAME
 from midspan.service.standing import Standing
+from midspan.service.upgrade_worker import UpgradeWorker
+
+PREFIX = "/v1/galleries/"
+_OF_GALLERY = re.compile(rf"{PREFIX}({NAME.pattern})(?:/(?!galleries(?:/|$))(.+))?", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
+    """One gallery with all that works on it."""
+
     core: Core
     quality: Quality
-    job: Job
+    jobs: Jobs
+    worker: UpgradeWorker
     hub: Hub
     standing: Standing
-    page: dict[str, tuple[bytes, str]]  # file name → content and type
+
+    @classmethod
+    def of(cls, core: Core) -> Context:
+        quality = Quality(core)
+        worker = UpgradeWorker(core, quality)
+        jobs = Jobs(core)
+        standing = Standing(core, worker)
+        hub = Hub(core, standing.snapshot, jobs.running)
+        jobs.on_end = hub.nudge
+        return cls(core, quality, jobs, worker, hub, standing)
+
+
+class GalleryPrefix:
+    """/v1/galleries/NAME/… is /v1/… of that gallery: every route, and the rules of each, hold."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"].startswith(PREFIX):
+            found = _OF_GALLERY.fullmatch(scope["path"])
+            if found is not None:
+                path = f"/v1/{found[2] or 'gallery'}"
+                state = {**scope.get("state", {}), "gallery": found[1]}
+                scope = {**scope, "path": path, "state": state}
+        await self.app(scope, receive, send)
+
+
+def all_contexts(request: Request) -> Mapping[str, Context]:
+    """By name, the default first."""
+    found: Mapping[str, Context] = request.app.state.galleries
+    return found
 
 
 def context_of(request: Request) -> Context:
-    found: Context = request.app.state.context
-    return found
+    contexts = all_contexts(request)
+    name = getattr(request.state, "gallery", None)
+    if name is None:
+        return next(iter(contexts.values()))
+    if name not in contexts:
+        raise NotFound(f"there is no gallery {name!r:.80}; GET /v1/galleries lists them")
+    return contexts[name]
 
 
 def core_of(request: Request) -> Core:

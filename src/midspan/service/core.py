@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 import zlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from midspan.data.decode import Pixels
-from midspan.errors import SpaceMismatch, UnknownId
+from midspan.encoders.runtimes import check_runtime
+from midspan.errors import MidspanError, SpaceMismatch
 from midspan.gallery import Filter, Gallery, Hit, State, parse_filter
+from midspan.gallery.routing import Arm
+from midspan.gallery.search_log import SearchLog
+from midspan.service import logs
 from midspan.service.answers import newest
 from midspan.service.auth import Caller
 from midspan.service.batching import Batcher
-from midspan.service.decoding import DecodePool
-from midspan.service.encoding import Encoders, Loaded, query_spaces
-from midspan.service.lanes import Lane
-from midspan.service.metrics import Metrics
+from midspan.service.encoding import Encoders, Loaded, Shelf, query_spaces
 from midspan.service.pictures import Pictures
 from midspan.service.places import Places
-from midspan.service.settings import Settings
+from midspan.service.resources import Resources
+from midspan.service.settings import GallerySettings
 from midspan.spaces import Embeddings, FloatArray, Space
-from midspan.upgrade import Embed, Record, from_embeddings, search
+from midspan.upgrade import Embed, from_embeddings
+from midspan.upgrade.status import ArmLog
 
 SEARCHED_TOGETHER = 64
 
@@ -38,7 +41,8 @@ class Asked:
     filter: str | None  # JSON
     threshold: float | None
     exact: bool
-    space: str | None = None  # fingerprint or name
+    spaces: tuple[str | None, ...] = (None,)  # fingerprints or names, in the order of the vectors
+    arm: Arm | None = None
 
     def parsed(self) -> Filter | None:
         if self.filter is None:
@@ -51,31 +55,47 @@ class Asked:
 @dataclass(frozen=True, slots=True)
 class Found:
     hits: list[list[Hit]]
-    new: str  # fingerprint of the space that is called new
+    new: str | None  # fingerprint of the space that is called new; None: no upgrade is open
 
 
 class Core:
-    """Made before the server starts, closed after its last answer."""
+    """One gallery; made before the server starts, closed after its last answer."""
 
-    def __init__(self, settings: Settings, *, gallery: Gallery, encoders: Encoders) -> None:
-        limits = settings.limits
+    def __init__(
+        self,
+        settings: GallerySettings,
+        *,
+        gallery: Gallery,
+        encoders: Encoders,
+        resources: Resources,
+        default: bool = True,
+    ) -> None:
+        """default: of the service; its paths need no name."""
+        limits = resources.limits
         self.settings = settings
+        self.name = settings.name
+        self.prefix = "/v1" if default else f"/v1/galleries/{settings.name}"
+        self.resources = resources
+        self.limits = limits
         self.gallery = gallery
         self.encoders = encoders
         self.vectors = (
-            None if settings.new_vectors is None else Embeddings.load(settings.new_vectors)
+            None
+            if settings.new_vectors is None
+            else Embeddings.load(settings.new_vectors, space=settings.new_space)
         )
         self.stepping = threading.Lock()  # held while a step of an upgrade is made here
         self._item_locks = [threading.Lock() for _ in range(64)]
-        self.metrics = Metrics()
-        self.places = Places(images=settings.images, uploads=settings.uploads_folder)
-        self.decoder = DecodePool(limits)
+        self.arms = ArmLog(gallery)
+        self.log = SearchLog(gallery)
+        self.places = Places(
+            images=settings.images, uploads=settings.uploads_folder, prefix=self.prefix
+        )
+        self.metrics, self.decoder = resources.metrics, resources.decoder
         self.pictures = Pictures(self.places, self.decoder, limits)
-        self.reading = Lane("read", threads=limits.search_threads, waiting=limits.waiting)
-        self.writing = Lane("write", threads=2, waiting=limits.waiting)
-        self.admin = Lane("admin", threads=2, waiting=16)
-        self.scanning = Lane("scan", threads=1, waiting=2)  # long looks must not hold up others
-        self.decoding = Lane("decode", threads=limits.decode_workers, waiting=limits.waiting)
+        self.reading, self.writing = resources.reading, resources.writing
+        self.admin, self.jobs = resources.admin, resources.jobs
+        self.scanning, self.decoding = resources.scanning, resources.decoding
         self.encode = Batcher[Pixels, FloatArray](
             "encode",
             self._encode,
@@ -83,7 +103,7 @@ class Core:
             wait=limits.encode_wait,
             waiting=limits.waiting,
         )
-        self.search = Batcher[FloatArray, Found](
+        self.search = Batcher[tuple[FloatArray, ...], Found](
             "search",
             self._search,
             size=SEARCHED_TOGETHER,
@@ -93,34 +113,50 @@ class Core:
         )
 
     @classmethod
-    def open(cls, settings: Settings) -> Core:
+    def open(
+        cls,
+        settings: GallerySettings,
+        *,
+        resources: Resources,
+        shelf: Shelf | None = None,
+        default: bool = True,
+    ) -> Core:
+        """shelf: encoders that other galleries of the service loaded."""
         names = [name for name in (settings.encoder, settings.new_encoder) if name is not None]
-        encoders = Encoders.load(names)
+        runtime = check_runtime(settings.runtime)
+        encoders = Encoders.load(names, runtime=runtime, shelf=shelf)
         gallery = Gallery.open(settings.gallery, who=f"service@{socket.gethostname()}"[:200])
         try:
             _check_encoder(settings, gallery, encoders)
-            return cls(settings, gallery=gallery, encoders=encoders)
+            return cls(
+                settings, gallery=gallery, encoders=encoders, resources=resources, default=default
+            )
         except BaseException:
             gallery.close()
             raise
 
-    @property
-    def lanes(self) -> tuple[Lane, ...]:
-        return self.decoding, self.reading, self.writing, self.scanning, self.admin
-
-    def close(self) -> None:
-        """What was begun is finished first."""
+    def stop(self) -> None:
+        """What was begun is finished; before `close`, and before the resources are closed."""
         for batcher in (self.encode, self.search):
             batcher.close()
-        for lane in self.lanes:
-            lane.close()
-        self.decoder.close()
+
+    def close(self) -> None:
+        """When nothing asks for it any more."""
+        try:
+            self.log.flush()
+            self.arms.flush()
+        except MidspanError as error:  # counts of the last moments are not worth a failed end
+            logs.event("counts not written", level=30, error=str(error))
         self.gallery.close()
+
+    def look(self) -> State:
+        """How the gallery stands; its errors if it cannot say."""
+        return self.gallery.state
 
     def acting_as(self, caller: Caller, *, address: str, request_id: str) -> Gallery:
         """The same gallery; the trail shows who asked for it."""
         who = f"{caller.name} from {address}, request {request_id}"
-        return Gallery(self.gallery.store, who=who[:200])
+        return self.gallery.acting_as(who[:200])
 
     @property
     def hidden(self) -> dict[str, str]:
@@ -175,67 +211,55 @@ class Core:
         assert loaded is not None
         return list(loaded.vectors(images))
 
-    def _search(self, asked: Asked, queries: list[FloatArray]) -> list[Found]:
+    def _search(self, asked: Asked, queries: list[tuple[FloatArray, ...]]) -> list[Found]:
+        """Each of `queries` are vectors in each of the spaces."""
         state = self.gallery.state
-        space = self.space_called(asked.space, state)
-        hits = search(
-            self.gallery,
-            np.concatenate(queries),
-            space=space,
+        spaces = [self.space_called(space, state) for space in asked.spaces]
+        matrices = [np.concatenate(some) for some in zip(*queries, strict=True)]
+        hits = self.gallery.search_in(
+            list(zip(spaces, matrices, strict=True)),
+            arm=asked.arm,
             k=asked.k,
             filter=asked.parsed(),
             exact=asked.exact,
             threshold=asked.threshold,
         )
+        self.log.note(hits)
         new, found, start = newest(state), [], 0
         for query in queries:
-            found.append(Found(hits[start : start + len(query)], new))
-            start += len(query)
+            found.append(Found(hits[start : start + len(query[0])], new))
+            start += len(query[0])
         return found
 
     # ---- one item, one image
 
-    async def embed_image(self, data: bytes, loaded: Loaded) -> FloatArray:
-        """(1, D)"""
-        pixels = await self.decoding.run(self.decoder.fit, data, loaded.box)
-        vector = await self.encode.submit(loaded.space.fingerprint, pixels)
-        return vector[None, :]
+    async def embed_image(self, data: bytes, *encoders: Loaded) -> tuple[FloatArray, ...]:
+        """(1, D) by each encoder; decoded once for all that look at the same size."""
+        pixels: dict[tuple[Any, ...], Pixels] = {}
+        for one in encoders:
+            shape = (one.box.height, one.box.width, one.box.channels, one.box.fit)
+            if shape not in pixels:
+                pixels[shape] = await self.decoding.run(self.decoder.fit, data, one.box)
+        shapes = [
+            (one.box.height, one.box.width, one.box.channels, one.box.fit) for one in encoders
+        ]
+        work = [
+            self.encode.submit(one.space.fingerprint, pixels[shape])
+            for one, shape in zip(encoders, shapes, strict=True)
+        ]
+        return tuple([vector[None, :] for vector in await asyncio.gather(*work)])
 
     def more_like(self, id: str, asked: Asked) -> Found:
         """The items nearest to a stored one, without itself, in whatever state an upgrade is."""
         state = self.gallery.state
-        item = self.gallery.get(id)
-        vector, part = self.item_query(item.id, item.spaces, state)
-        options: dict[str, Any] = {
-            "k": asked.k + 1,
-            "filter": asked.parsed(),
-            "exact": asked.exact,
-            "threshold": asked.threshold,
-        }
-        if part is None:
-            hits = search(self.gallery, vector, **options)[0]
-        else:
-            hits = self.gallery.search(vector, live=state.live, among=part, **options)[0]
-        return Found([[hit for hit in hits if hit.id != id][: asked.k]], newest(state))
-
-    def item_query(
-        self, id: str, spaces: Sequence[str], state: State
-    ) -> tuple[Embeddings, tuple[str, ...] | None]:
-        """(its vector as a query, the part of the live spaces to look in or None for routing)."""
-        mine = next((space for space in state.live if space in spaces), None)
-        vector = None if mine is None else self.gallery.store.vectors([id], space=mine)
-        if mine is None or vector is None or not len(vector):
-            raise UnknownId(f"{id!r:.80} has no live vector, so nothing can be compared with it")
-        record = Record.of(state)
-        if record is None or mine == record.new or (record.mode == "map-query"):
-            return vector, None
-        among = tuple(
-            space for space in state.live if state.spaces[mine].comparable_with(state.spaces[space])
-        )
-        return vector, among
+        hits = self.gallery.more_like(id, k=asked.k, filter=asked.parsed(), exact=asked.exact)
+        if asked.threshold is not None:
+            hits = [hit for hit in hits if hit.score >= asked.threshold]
+        self.log.note([hits])
+        return Found([hits], newest(state))
 
 
-def _check_encoder(settings: Settings, gallery: Gallery, encoders: Encoders) -> None:
+def _check_encoder(settings: GallerySettings, gallery: Gallery, encoders: Encoders) -> None:
     """An encoder that fits nothing in this gallery is a mistake to be told of at once."""
     if settings.encoder is None or any(one in encoders for one in gallery.state.spaces):
         return

@@ -10,19 +10,21 @@ import numpy as np
 from midspan.data.decode import Pixels
 from midspan.errors import EncoderError
 from midspan.gallery import State
+from midspan.gallery.routing import Arm, arm_of
 from midspan.service.errors import NotPossible
 from midspan.spaces import FloatArray, Space
 from midspan.upgrade import Record
 
 if TYPE_CHECKING:
-    from midspan.encoders import Encoder, OnnxEncoder
+    from midspan.encoders.load import Embedder
     from midspan.encoders.preprocessing import Preprocessing
+    from midspan.encoders.runtimes import Runtime
 
 
 class Loaded:
     """An encoder with its space worked out once: the weights of a service do not change."""
 
-    def __init__(self, encoder: Encoder | OnnxEncoder) -> None:
+    def __init__(self, encoder: Embedder) -> None:
         self.encoder = encoder
         self.space: Space = encoder.space
         self.box: Preprocessing = encoder.preprocessing
@@ -33,23 +35,31 @@ class Loaded:
         return made.vectors
 
 
+Shelf = dict[tuple[str, str], Loaded]  # by name and runtime
+
+
 class Encoders:
     def __init__(self, loaded: Sequence[Loaded] = ()) -> None:
         self._by_space = {one.space.fingerprint: one for one in loaded}
 
     @classmethod
-    def load(cls, names: Sequence[str]) -> Encoders:
-        from midspan.encoders import load_encoder
+    def load(
+        cls, names: Sequence[str], *, runtime: Runtime = "auto", shelf: Shelf | None = None
+    ) -> Encoders:
+        """shelf: those that are loaded already; new ones are put there."""
+        from midspan.encoders import load_embedder
 
-        loaded = []
+        shelf = {} if shelf is None else shelf
         for name in names:
-            encoder = load_encoder(name)
+            if (name, runtime) in shelf:
+                continue
+            encoder = load_embedder(name, runtime=runtime, now=True)
             if not encoder.takes_images:
                 raise EncoderError(
                     f"{name} embeds vectors, not images; serve without it, and search by vector"
                 )
-            loaded.append(Loaded(encoder))
-        return cls(loaded)
+            shelf[name, runtime] = Loaded(encoder)
+        return cls([shelf[name, runtime] for name in names])
 
     @property
     def loaded(self) -> list[Loaded]:
@@ -62,6 +72,29 @@ class Encoders:
     def get(self, fingerprint: str | None) -> Loaded | None:
         return None if fingerprint is None else self._by_space.get(fingerprint)
 
+    def for_search(self, state: State, *, key: bytes) -> tuple[list[Loaded], Arm]:
+        """Those that embed this query, and the way that answers it.
+
+        During an upgrade the share of traffic decides between the encoder of before and the new
+        way, which takes both encoders in mode both.
+        """
+        record = Record.of(state)
+        if record is None or record.phase not in ("running", "paused"):
+            return [self.for_query(state)], "old" if record is not None else "new"
+        old, new = self._by_space.get(record.old), self._by_space.get(record.new)
+        arm: Arm = arm_of(key, record.traffic)
+        if arm == "old" and old is not None:
+            return [old], arm
+        if record.mode == "both" or arm == "old":
+            if old is None:
+                why = "is in mode both" if arm == "new" else f"has traffic {record.traffic:g}"
+                raise NotPossible(
+                    f"the upgrade {why} and this service has no encoder for "
+                    f"{state.spaces[record.old]}; start it with both `encoder` and `new_encoder`"
+                )
+            return ([new, old], arm) if new is not None else ([old], "old")
+        return [self.for_query(state)], "new" if new is not None else "old"
+
     def for_query(self, state: State) -> Loaded:
         """The one whose vectors a query should come in now: during an upgrade the target's.
 
@@ -73,7 +106,7 @@ class Encoders:
         wanted = " or ".join(str(state.spaces[name]) for name in query_spaces(state))
         raise NotPossible(
             f"this service has no encoder for {wanted}, so it cannot embed images; start it with "
-            "--encoder RUN (or --new-encoder RUN for the target of an upgrade), or search by "
+            "`encoder` (or `new_encoder` for the target of an upgrade), or search by "
             "vector or item"
         )
 
@@ -85,6 +118,6 @@ def query_spaces(state: State) -> tuple[str, ...]:
         return state.live[:1]
     if record.phase == "mapping":
         return (record.old,)
-    if record.phase == "finishing":
+    if record.phase in ("finished", "forgetting"):
         return (record.new,)
     return (record.new, record.old)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 
 from pydantic_core import to_json
 from starlette.responses import Response
 
 from midspan import errors as known
+from midspan.wire import ErrorDetail
 
 
 class ServiceError(Exception):
@@ -44,6 +46,16 @@ class NotPossible(ServiceError):
     """The request is fine, the service's present state or set-up does not allow it."""
 
     status, kind = 409, "NotPossible"
+
+
+class Cancelled(ServiceError):
+    """A job that somebody stopped."""
+
+    status, kind = 409, "Cancelled"
+
+
+class TooSlow(ServiceError):
+    status, kind = 408, "TooSlow"
 
 
 class TooLarge(ServiceError):
@@ -88,6 +100,31 @@ def status_of(error: known.MidspanError) -> int:
     raise AssertionError("MidspanError itself is in the table")
 
 
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A known error as it is told to a client, now or later."""
+
+    status: int
+    detail: ErrorDetail
+    headers: Mapping[str, str]
+
+
+def describe(error: BaseException, *, request_id: str, hide: Mapping[str, str]) -> Described | None:
+    """None: it is a fault of ours. `hide`: text → what to show."""
+    message = str(error)
+    for secret, shown in hide.items():
+        message = message.replace(secret, shown)
+    if isinstance(error, ServiceError):
+        status, kind, headers = error.status, error.kind, error.headers
+    elif isinstance(error, known.MidspanError):
+        status, kind = status_of(error), type(error).__name__
+        headers = {"Retry-After": "2"} if status == 503 else {}
+    else:
+        return None
+    detail = ErrorDetail(type=kind, message=message[:2000], request_id=request_id)
+    return Described(status, detail, headers)
+
+
 def error_answer(
     *,
     status: int,
@@ -96,35 +133,19 @@ def error_answer(
     request_id: str,
     headers: Mapping[str, str] | None = None,
 ) -> Response:
-    content = {"error": {"type": kind, "message": message[:2000], "request_id": request_id}}
-    return Response(
-        to_json(content), status_code=status, headers=dict(headers or {}), media_type=JSON
-    )
+    detail = ErrorDetail(type=kind, message=message[:2000], request_id=request_id)
+    return as_response(Described(status, detail, headers or {}))
+
+
+def as_response(found: Described) -> Response:
+    content = to_json({"error": asdict(found.detail)})
+    return Response(content, status_code=found.status, headers=dict(found.headers), media_type=JSON)
 
 
 def answer_to(error: Exception, *, request_id: str, hide: Mapping[str, str]) -> Response | None:
-    """The answer to a known error; None: it is a fault of ours. `hide`: text → what to show."""
-    message = str(error)
-    for secret, shown in hide.items():
-        message = message.replace(secret, shown)
-    if isinstance(error, ServiceError):
-        return error_answer(
-            status=error.status,
-            kind=error.kind,
-            message=message,
-            request_id=request_id,
-            headers=error.headers,
-        )
-    if isinstance(error, known.MidspanError):
-        status = status_of(error)
-        return error_answer(
-            status=status,
-            kind=type(error).__name__,
-            message=message,
-            request_id=request_id,
-            headers={"Retry-After": "2"} if status == 503 else None,
-        )
-    return None
+    """The answer to a known error; None: it is a fault of ours."""
+    found = describe(error, request_id=request_id, hide=hide)
+    return None if found is None else as_response(found)
 
 
 JSON = "application/json"

@@ -1,14 +1,17 @@
 """Server-sent events: what the gallery says changed, told to everyone who listens.
 
 One look at the gallery's change counter serves all; numbers are read only when it moved. So what
-other processes do (a backfill on the command line) is told as well.
+other processes do (a backfill on the command line) is told as well. What is done here is told at
+once: a phase may be over before the next look.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
+from dataclasses import asdict
 from typing import Any
 
 from pydantic_core import to_json
@@ -17,6 +20,7 @@ from midspan.errors import MidspanError
 from midspan.service import logs
 from midspan.service.core import Core
 from midspan.service.errors import Overloaded
+from midspan.wire import Job
 
 LOOK = 0.5  # seconds
 HEARTBEAT = 15.0
@@ -24,12 +28,21 @@ BEHIND = 32  # events that a slow listener may be behind; then it misses some
 
 
 class Hub:
-    def __init__(self, core: Core, snapshot: Callable[[], dict[str, dict[str, Any]]]) -> None:
-        """snapshot: {"gallery": {…}, "upgrade": {…}} as of now; called in a thread."""
-        self._core, self._snapshot = core, snapshot
+    def __init__(
+        self,
+        core: Core,
+        snapshot: Callable[[], dict[str, dict[str, Any]]],
+        jobs: Callable[[], list[Job]],
+    ) -> None:
+        """snapshot: {"gallery": {…}, "upgrade": {…}} as of now; called in a thread.
+
+        jobs: those that run here; no work to ask.
+        """
+        self._core, self._snapshot, self._jobs = core, snapshot, jobs
         self._listeners: set[asyncio.Queue[bytes | None]] = set()
         self._task: asyncio.Task[None] | None = None
         self._closing = False
+        self._wake: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def close(self) -> None:
@@ -45,6 +58,15 @@ class Hub:
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self.close)
 
+    def nudge(self) -> None:
+        """From any thread: something was done here, so look now."""
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._look_now)
+
+    def _look_now(self) -> None:
+        if self._wake is not None:
+            self._wake.set()
+
     async def stream(self) -> AsyncIterator[bytes]:
         listener: asyncio.Queue[bytes | None] = asyncio.Queue(maxsize=BEHIND)
         self._loop = asyncio.get_running_loop()  # first: a signal may come at any moment
@@ -52,6 +74,7 @@ class Hub:
         try:
             now = await self._core.reading.run(self._snapshot)
             yield b"retry: 2000\n\n"
+            now["jobs"] = {"jobs": [asdict(job) for job in self._jobs()]}
             for name, content in now.items():
                 yield _event(name, content)
             if self._task is None or self._task.done():
@@ -68,28 +91,37 @@ class Hub:
             self._listeners.discard(listener)
 
     def check_room(self) -> None:
-        if self._closing or len(self._listeners) >= self._core.settings.limits.streams:
+        if self._closing or len(self._listeners) >= self._core.limits.streams:
             raise Overloaded("too many event streams are open; ask /v1/upgrade instead")
 
     async def _watch(self) -> None:
-        """While somebody listens. Rests longer where counting takes long."""
+        """While somebody listens. Counts less often where counting takes long."""
         seen: int | None = None
         told: dict[str, bytes] = {}
+        self._wake = wake = asyncio.Event()
+        rest_until = 0.0
         while self._listeners and not self._closing:
-            took = 0.0
+            look = wake.is_set() or time.monotonic() >= rest_until
+            wake.clear()
             try:
-                sequence = await self._core.reading.run(self._core.gallery.store.sequence)
-                if sequence != seen:
+                if look and seen != (
+                    sequence := await self._core.reading.run(self._core.gallery.sequence)
+                ):
                     seen, started = sequence, time.monotonic()
                     for name, content in (await self._core.reading.run(self._snapshot)).items():
                         message = _event(name, content)
                         if told.get(name) != message:
                             told[name] = message
                             self._tell(message)
-                    took = time.monotonic() - started
+                    rest_until = time.monotonic() + 10 * (time.monotonic() - started)
+                jobs = _event("jobs", {"jobs": [asdict(job) for job in self._jobs()]})
+                if told.setdefault("jobs", jobs) != jobs:
+                    told["jobs"] = jobs
+                    self._tell(jobs)
             except (Overloaded, MidspanError) as error:
                 logs.event("event stream", level=30, error=str(error))
-            await asyncio.sleep(max(LOOK, 10 * took))
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(wake.wait(), LOOK)
 
     def _tell(self, message: bytes) -> None:
         for listener in self._listeners:

@@ -6,10 +6,12 @@ line with each answer.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from starlette.requests import ClientDisconnect
@@ -18,8 +20,17 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from midspan.service import logs
 from midspan.service.auth import Role, Tokens
-from midspan.service.errors import Forbidden, ServiceError, TooLarge, answer_to, error_answer
+from midspan.service.errors import (
+    Forbidden,
+    ServiceError,
+    TooLarge,
+    TooSlow,
+    answer_to,
+    error_answer,
+)
+from midspan.service.intake import INLINE, Intake
 from midspan.service.metrics import Metrics
+from midspan.service.settings import Limits
 
 CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; "
@@ -37,6 +48,7 @@ HEADERS = {
 }
 _RAW = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+ENDLESS = frozenset({"/v1/events"})
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -62,6 +74,7 @@ class Guard:
         hosts: frozenset[str],
         metrics: Metrics,
         hide: Callable[[], Mapping[str, str]],
+        limits: Limits,
     ) -> None:
         """hosts: names that may stand in the Host header; empty: any."""
         self.app = app
@@ -71,6 +84,8 @@ class Guard:
         ]
         self._tokens, self._hosts, self._metrics, self._hide = tokens, hosts, metrics, hide
         self._last_host = ""
+        self._body_seconds = limits.body_seconds
+        self.intake = Intake(limits)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -95,14 +110,19 @@ class Guard:
                 raise Forbidden("the Host header names none of this service's addresses")
             self._last_host = name  # the next one is mostly the same
 
+    def check_site(self, headers: Mapping[str, str]) -> None:
+        """Another site's page may not make a browser ask for anything but the page itself."""
+        if headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
+            raise Forbidden("requests from pages of another site are refused")
+
     def check_origin(self, headers: Mapping[str, str]) -> None:
         """Another site's page may not make a browser change anything here."""
         origin = headers.get("origin")
         if origin is not None:
             if origin.partition("://")[2].lower() != headers.get("host", "").lower():
                 raise Forbidden("requests from pages of another origin are refused")
-        elif headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
-            raise Forbidden("requests from pages of another site are refused")
+        else:
+            self.check_site(headers)
 
 
 def first_headers(scope: Scope) -> dict[str, str]:
@@ -127,6 +147,10 @@ class _Visit:
         self.started = time.perf_counter()
         self.status = 0
         self.read = 0
+        self.whole = False  # all of the body came
+        self.head = scope["method"] == "HEAD"
+        if self.head and scope["path"] not in ENDLESS:  # answered as GET, without the body
+            self.scope = {**scope, "method": "GET"}
         self.rule = guard.rule_for(scope["method"], scope["path"])
         self.who = "-"
 
@@ -137,7 +161,7 @@ class _Visit:
         try:
             try:
                 self._admit(state)
-                await self.guard.app(self.scope, self.receive, self.send)
+                await self._handle()
             except ClientDisconnect:  # before all of the body came: nobody is there to be answered
                 return
             except Exception as error:
@@ -164,12 +188,29 @@ class _Visit:
         if self.scope["method"] not in SAFE:
             guard.check_origin(headers)
         role: Role = "open" if self.rule is None else self.rule.role
+        if self.scope["method"] in SAFE and role != "open":
+            guard.check_site(headers)
         caller = guard._tokens.admit(role, headers.get("authorization"))
         state["caller"] = caller
         self.who = caller.name
         length = headers.get("content-length", "0")
         if length.isdigit() and int(length) > self._most():
             raise self._too_large()
+
+    async def _handle(self) -> None:
+        """A large body is received whole first."""
+        length = self.headers.get("content-length", "0")
+        large = "transfer-encoding" in self.headers or (length.isdigit() and int(length) > INLINE)
+        if not large or self.rule is None:
+            await self.guard.app(self.scope, self.receive, self.send)
+            return
+        async with self._deadline():
+            body = await self.guard.intake.receive(self._count)
+        try:
+            async with self.guard.intake.room_for(body.size):
+                await self.guard.app(self.scope, body.replay(self._receive), self.send)
+        finally:
+            body.close()
 
     def _most(self) -> int:
         return 65536 if self.rule is None else self.rule.most_bytes
@@ -178,14 +219,35 @@ class _Visit:
         return TooLarge(f"the request has more than {self._most():,} bytes")
 
     async def receive(self) -> Message:
+        if self.whole:
+            return await self._receive()
+        async with self._deadline():
+            return await self._count()
+
+    async def _count(self) -> Message:
         message = await self._receive()
         if message["type"] == "http.request":
+            self.whole = not message.get("more_body", False)
             self.read += len(message.get("body", b""))
             if self.read > self._most() and not self.status:
                 raise self._too_large()
         return message
 
+    @asynccontextmanager
+    async def _deadline(self) -> AsyncIterator[None]:
+        left = self.started + self.guard._body_seconds - time.perf_counter()
+        try:
+            async with asyncio.timeout(left):
+                yield
+        except TimeoutError:
+            raise TooSlow(
+                f"the body took more than {self.guard._body_seconds:g} s to arrive",
+                headers={"Connection": "close"},
+            ) from None
+
     async def send(self, message: Message) -> None:
+        if self.head and message["type"] == "http.response.body":
+            message = {**message, "body": b""}
         if message["type"] == "http.response.start":
             self.status = message["status"]
             headers = [*message.get("headers", ()), *_RAW, (b"x-request-id", self.id.encode())]
@@ -201,6 +263,9 @@ class _Visit:
         seconds = time.perf_counter() - self.started
         metrics = self.guard._metrics
         metrics.in_flight.dec()
+        if self._route() == "/metrics":
+            intake = self.guard.intake
+            metrics.set_uploads(waiting=intake.waiting, memory=intake.memory, disk=intake.disk)
         method = self.scope["method"] if self.rule is not None else "other"
         metrics.answered(
             method=method, route=self._route(), status=self.status or 499, seconds=seconds
@@ -214,4 +279,5 @@ class _Visit:
             ms=round(1000 * seconds, 2),
             bytes=self.read,
             who=self.who,
+            gallery=self.scope["state"].get("gallery", ""),
         )

@@ -47,7 +47,9 @@ class Idempotency:
         body = await _whole(receive)
         if body is None:
             return
-        name = (scope["state"]["caller"].name, scope["method"], scope["path"], key)
+        state = scope["state"]
+        where = (state.get("gallery", ""), scope["method"], scope["path"])
+        name = (state["caller"].name, *where, key)
         digest = hashlib.sha256(body + b"\0" + scope.get("query_string", b"")).digest()
         while (kept := self._kept.get(name)) is not None:
             if kept.body != digest:

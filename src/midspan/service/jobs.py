@@ -1,257 +1,245 @@
-"""The service's own worker: it goes on with whatever the gallery says is to be done.
+"""Steps that may take long, as jobs: each has an id, progress, a result or an error.
 
-Nothing of it lives in memory only. That the backfill is wanted is a line in the gallery's trail
-("service run"), and so is each bit of progress; a mapping or a finish that was interrupted shows
-in the phase. So a server that was killed looks at the gallery and goes on.
+A step that is done within a few seconds is answered at once, and its job is soon forgotten. One
+that takes longer is kept: its beginning and its end are lines in the gallery's audit log, so that
+after a restart, or in another process, it can still be asked for.
 """
 
 from __future__ import annotations
 
+import asyncio
+import os
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
 
-from midspan.errors import MidspanError
-from midspan.gallery import Entry, Gallery, State
+from midspan import progress
+from midspan.gallery import AuditEvent, Gallery
 from midspan.service import logs
 from midspan.service.core import Core
-from midspan.service.quality import Quality
-from midspan.upgrade import (
-    Embed,
-    Embedded,
-    GateResult,
-    Latency,
-    Record,
-    Settings,
-    Staged,
-    Upgrade,
-    run,
+from midspan.service.errors import Cancelled, NotFound, NotPossible, describe
+from midspan.wire import ErrorDetail, Job, JobProgress
+
+State = Literal["queued", "running", "done", "failed", "cancelled"]
+WHAT = "service job"  # of the lines in the audit log
+KEPT = 200  # jobs in memory
+LOG = 5_000  # lines of the audit log that are searched for jobs
+INTERRUPTED = (
+    "the service stopped before this job ended; look at the upgrade's status, then ask again"
 )
-from midspan.upgrade.steps import finish
-
-START = "service start"  # what was asked for, in case it is interrupted
-RUN = "service run"  # the wish, with its rate
-SERVICE = "service@"  # what the name of a service's worker begins with
-TRAIL = 20_000  # lines that are looked through for the wish
-LOOK = 1.0  # seconds between looks at the gallery
-SLOWEST = 60.0  # seconds between tries after an error
-POINTS = 25  # measurements along a backfill
 
 
-@dataclass(frozen=True, slots=True)
-class Wish:
-    max_rate: float | None
+@dataclass(slots=True)
+class JobRun:
+    """A job of this process; its fields change in the thread that does the work."""
+
+    id: str
+    kind: str
+    gallery: Gallery  # in the caller's name
+    request_id: str
+    created: float = field(default_factory=time.time)
+    state: State = "queued"
+    started: float | None = None
+    ended: float | None = None
+    progress: JobProgress | None = None
+    cancelling: bool = False
+    error: ErrorDetail | None = None
+    result: dict[str, Any] | None = None
+    kept: bool = False  # on record in the audit log
+    future: asyncio.Future[Any] | None = None
+
+    def check(self) -> None:
+        """Called where the work can be left; Cancelled if somebody asked for it."""
+        if self.cancelling:
+            raise Cancelled(f"the job {self.kind!r} was cancelled")
+
+    def report(self, label: str, finished: int, total: int) -> None:
+        self.progress = JobProgress(label=label, finished=finished, total=total)
+        self.check()
+
+    def to_wire(self) -> Job:
+        return Job(
+            job_id=self.id,
+            kind=self.kind,
+            state=self.state,
+            who=self.gallery.who,
+            created=self.created,
+            started=self.started,
+            ended=self.ended,
+            progress=self.progress,
+            cancelling=self.cancelling and self.state in ("queued", "running"),
+            error=self.error,
+            result=self.result,
+        )
 
 
-class Job:
-    """One thread. `wake` after a change saves it the wait for its next look."""
+Work = Callable[[JobRun], dict[str, Any]]
 
-    def __init__(self, core: Core, quality: Quality) -> None:
-        self._core, self._quality = core, quality
-        self._stop = threading.Event()
-        self._look = threading.Event()
-        self._rate = _Rate()
-        self._wish: tuple[float | None, Wish | None] | None = None  # by the upgrade's start
-        self.doing: str | None = None
-        self.error: str | None = None
-        self._thread = threading.Thread(target=self._loop, name="upgrade", daemon=True)
 
-    def start(self) -> None:
-        self._thread.start()
+class Jobs:
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._since = time.time()
+        self._jobs: OrderedDict[str, JobRun] = OrderedDict()
+        self._lock = threading.Lock()
+        self.on_end: Callable[[], None] = lambda: None  # called in the thread of the job
+
+    # ---- on the event loop
+
+    def begin(
+        self, kind: str, work: Work, *, gallery: Gallery, request_id: str, quick: bool
+    ) -> JobRun:
+        """Queue it; a quick one never behind those that take long. The future raises its error."""
+        job = JobRun(os.urandom(8).hex(), kind, gallery, request_id)
+        lane = self._core.admin if quick else self._core.jobs
+        job.future = lane.begin(self._run, job, work)
+        self._jobs[job.id] = job
+        for old in [one for one in self._jobs.values() if one.ended is not None]:
+            if len(self._jobs) <= KEPT:
+                break
+            del self._jobs[old.id]
+        return job
+
+    def keep(self, job: JobRun) -> None:
+        """Somebody is told its id: put it on record."""
+        with self._lock:
+            if job.kept:
+                return
+            job.kept = True
+            self._record(job, state="running" if job.ended is None else job.state)
 
     def close(self) -> None:
-        """Within a batch; leases are given back, the wish stays on record."""
-        self._stop.set()
-        self._look.set()
-        if self._thread.ident is not None:
-            self._thread.join()
+        """What still runs is asked to stop at its next safe point."""
+        for job in self._jobs.values():
+            job.cancelling = True
 
-    def wake(self) -> None:
-        self.error = None
-        self._look.set()
+    # ---- in any thread
 
-    @property
-    def rate(self) -> float | None:
-        return self._rate.now() if self.doing == "backfill" else None
+    def get(self, id: str) -> Job:
+        if (known := self._jobs.get(id)) is not None:
+            return known.to_wire()
+        for job in self._recorded():
+            if job.job_id == id:
+                return job
+        raise NotFound("there is no job with this id")
 
-    def want(self, gallery: Gallery, *, max_rate: float | None) -> None:
-        """Put the wish on record, in the caller's name, then go."""
-        details = {"max_rate": max_rate}
-        gallery.store.record(Entry(who=gallery.who, what=RUN, details=details))
-        record = Record.of(gallery.state)
-        self._wish = (None if record is None else record.started, Wish(max_rate))
-        self.wake()
+    def listing(self) -> list[Job]:
+        """The newest first: those of this process that still run or are on record, and others'."""
+        own = [job.to_wire() for job in self._jobs.values() if job.kept or job.ended is None]
+        known = {job.job_id for job in own}
+        found = [*own, *(job for job in self._recorded() if job.job_id not in known)]
+        return sorted(found, key=lambda job: job.created, reverse=True)[:KEPT]
 
-    def wish(self) -> Wish | None:
-        """Read from the trail once for each upgrade, then kept."""
-        record = Record.of(self._core.gallery.state)
-        started = None if record is None else record.started
-        if self._wish is None or self._wish[0] != started:
-            self._wish = (started, wish(self._core.gallery.trail(limit=TRAIL)))
-        return self._wish[1]
+    def running(self) -> list[Job]:
+        """Of this process; reads nothing."""
+        return [job.to_wire() for job in list(self._jobs.values()) if job.ended is None]
 
-    # ---- the thread
-
-    def _loop(self) -> None:
-        pause = LOOK
-        while not self._stop.is_set():
-            self._look.wait(pause)
-            self._look.clear()
-            if self._stop.is_set():
-                return
-            try:
-                self._go_on()
-                self.error, pause = None, LOOK
-            except _Stopping:
-                return
-            except MidspanError as error:
-                self._failed(str(error))
-                pause = min(max(2.0, 2 * pause), SLOWEST)
-            except Exception as error:
-                logs.fault("upgrade worker", error)
-                self._failed(f"a fault of the service ({type(error).__name__}); see its log")
-                pause = min(max(2.0, 2 * pause), SLOWEST)
-            finally:
-                self.doing = None
-
-    def _failed(self, message: str) -> None:
-        if message != self.error:
-            logs.event("upgrade worker", level=30, error=message)
-        self.error = message
-
-    def _go_on(self) -> None:
-        state = self._core.gallery.state
-        record = Record.of(state)
-        if record is not None and record.phase in ("mapping", "finishing"):
-            # A route that does it at this moment is not disturbed; one that died is taken over.
-            if self._core.stepping.acquire(blocking=False):
-                try:
-                    self._take_over(record)
-                finally:
-                    self._core.stepping.release()
-        elif state.target is not None and (record is None or record.phase == "running"):
-            self._backfill(state, record)
-
-    def _take_over(self, record: Record) -> None:
-        gallery = self._core.gallery
-        if record.phase == "finishing":
-            self.doing = "finishing"
-            finish(gallery)
-            return
-        self.doing = "mapping"
-        asked = next((e.details for e in gallery.trail(limit=TRAIL) if e.what == START), {})
-        Upgrade.start(
-            gallery,
-            to=gallery.state.spaces[record.new],
-            mode=record.mode,
-            bridge=record.bridge,
-            order=asked.get("order", "random"),
-        )
-
-    def _backfill(self, state: State, record: Record | None) -> None:
-        gallery = self._core.gallery
-        if gallery.store.count().pending == 0:
-            return
-        wanted = self.wish()
-        if wanted is None and record is not None:
-            return
-        embed = self._core.embed_into(state.target)
-        if embed is None:
-            if wanted is not None:
-                assert state.target is not None
-                self._failed(
-                    f"items wait for vectors of {state.spaces[state.target]}, and this service "
-                    "has no encoder for it: start it with --new-encoder RUN"
-                )
-            return
-        settings = self._core.settings
-        self.doing = "backfill"
-        self._rate = _Rate()
-        rate = settings.max_rate if wanted is None else wanted.max_rate or settings.max_rate
-        every = max(1, gallery.store.count().items // POINTS)
-        judged = record is not None and settings.shadow_old is not None
-        measured = record is not None and self._quality.measure(gallery)
-        report = run(
-            gallery,
-            self._counted(embed, every=every if measured and not judged else None),
-            max_rate=rate,
-            latency=Latency(p99=self._p99, ceiling=settings.latency_ceiling),
-            check=self._check() if judged else None,
-            check_every=every,
-            settings=Settings(batch=settings.batch),
-        )
-        if measured and not judged and report.stopped == "done":
-            self._quality.measure(gallery)
-        logs.event("backfill", stopped=report.stopped, written=report.written)
-
-    def _p99(self) -> float | None:
-        """Asked before each batch, and so the place to leave when the service closes."""
-        if self._stop.is_set():
-            raise _Stopping
-        return self._core.metrics.recent.p99()
-
-    def _counted(self, embed: Embed, *, every: int | None) -> Embed:
-        """As it is, with a look at the clock; and a measurement each `every` items."""
-        seen = measured = 0
-        last = embed.embed if isinstance(embed, Staged) else embed  # of its steps, or the only one
-
-        def counted(given: Any) -> Embedded:
-            nonlocal seen, measured
-            if self._stop.is_set():
-                raise _Stopping
-            if every is not None and seen - measured >= every:
-                measured = seen
-                self._quality.measure(self._core.gallery)
-            made = last(given)
-            count = len(made.vectors) + len(made.failed) + len(made.hopeless)
-            self._rate.add(count)
-            seen += count
-            return made
-
-        return Staged(read=embed.read, embed=counted) if isinstance(embed, Staged) else counted
-
-    def _check(self) -> Callable[[], GateResult]:
-        """The gate along the way: queries that were given for it may pause the upgrade."""
-        return lambda: self._quality.judge(self._core.gallery)
-
-
-def wish(trail: Sequence[Entry]) -> Wish | None:
-    """Whether this upgrade's backfill was asked for; the trail comes newest first."""
-    working = False
-    for entry in trail:
-        if entry.what == RUN:
-            return Wish(max_rate=entry.details.get("max_rate"))
-        if entry.what == "upgrade run" and entry.who.startswith(SERVICE):
-            working = True  # the wish itself may be further back than the lines we have
-        if entry.what == "upgrade start":
-            break
-    return Wish(max_rate=None) if working else None
-
-
-class _Stopping(BaseException):
-    """The service closes: through everything that handles errors, and no further."""
-
-
-class _Rate:
-    """Items a second over the last moments."""
-
-    def __init__(self, *, seconds: float = 15.0) -> None:
-        self._seconds = seconds
-        self._seen: list[tuple[float, int]] = [(time.monotonic(), 0)]
-        self._lock = threading.Lock()
-
-    def add(self, count: int) -> None:
-        now = time.monotonic()
+    def cancel(self, id: str) -> Job:
+        job = self._jobs.get(id)
+        if job is None:
+            self.get(id)
+            raise NotPossible("this job is not one of this process; it cannot be cancelled here")
         with self._lock:
-            self._seen.append((now, count))
-            while len(self._seen) > 2 and self._seen[1][0] < now - self._seconds:
-                self._seen.pop(0)
+            if job.ended is not None:
+                raise NotPossible(f"this job has ended: {job.state}")
+            job.cancelling = True
+        return job.to_wire()
 
-    def now(self) -> float | None:
+    def _run(self, job: JobRun, work: Work) -> dict[str, Any]:
+        job.state, job.started = "running", time.time()
+        try:
+            job.check()
+            with progress.watched(job.report):
+                result = work(job)
+        except BaseException as error:
+            self._failed(job, error)
+            raise
+        self._end(job, "done", result=result)
+        return result
+
+    def _failed(self, job: JobRun, error: BaseException) -> None:
+        found = describe(error, request_id=job.request_id, hide=self._core.hidden)
+        if found is None:
+            logs.fault("job", error, request_id=job.request_id, job=job.id, kind=job.kind)
+            told = ErrorDetail(
+                type="Internal",
+                message="this is a fault of the service; its log has more under this id",
+                request_id=job.request_id,
+            )
+        else:
+            told = found.detail
+            logs.event("job failed", level=30, job=job.id, kind=job.kind, error=told.message)
+        cancelled = isinstance(error, Cancelled)
+        details = {"job": job.id, "error": told.type, "message": told.message}
+        what = f"{job.kind} {'cancelled' if cancelled else 'refused'}"
+        self._write(job.gallery, AuditEvent(who=job.gallery.who, what=what, details=details))
+        self._end(job, "cancelled" if cancelled else "failed", error=told)
+
+    def _end(
+        self,
+        job: JobRun,
+        state: State,
+        *,
+        result: dict[str, Any] | None = None,
+        error: ErrorDetail | None = None,
+    ) -> None:
         with self._lock:
-            if len(self._seen) < 2:
-                return None
-            items = sum(count for _, count in self._seen[1:])
-            return items / max(time.monotonic() - self._seen[0][0], 1e-9)
+            job.result, job.error = result, error
+            job.state, job.ended = state, time.time()
+            if job.kept:
+                self._record(job, state=state)
+        self.on_end()
+
+    # ---- the audit log
+
+    def _record(self, job: JobRun, *, state: State) -> None:
+        details = {
+            "job": job.id,
+            "kind": job.kind,
+            "state": state,
+            "created": job.created,
+            "error": None if job.error is None else asdict(job.error),
+        }
+        self._write(job.gallery, AuditEvent(who=job.gallery.who, what=WHAT, details=details))
+
+    def _write(self, gallery: Gallery, event: AuditEvent) -> None:
+        """The audit log is not worth losing the job's own error for."""
+        try:
+            gallery.record(event)
+        except Exception as error:
+            logs.fault("audit log of a job", error, what=event.what)
+
+    def _recorded(self) -> list[Job]:
+        """From the audit log. One without an end was interrupted, or runs in another process."""
+        first: dict[str, AuditEvent] = {}
+        last: dict[str, AuditEvent] = {}
+        for entry in self._core.gallery.audit_log(limit=LOG):  # newest first
+            if entry.what == WHAT:
+                last.setdefault(entry.details["job"], entry)
+                first[entry.details["job"]] = entry
+        return [_from_log(first[id], last[id], since=self._since) for id in last]
+
+
+def _from_log(first: AuditEvent, last: AuditEvent, *, since: float) -> Job:
+    told: Mapping[str, Any] = last.details
+    state, error = told["state"], told["error"]
+    ended = None if state == "running" else last.when
+    if state == "running" and first.when < since:
+        state, ended = "failed", last.when
+        error = {"type": "Interrupted", "message": INTERRUPTED, "request_id": ""}
+    return Job(
+        job_id=told["job"],
+        kind=told["kind"],
+        state=state,
+        who=first.who,
+        created=told["created"],
+        started=None,
+        ended=ended,
+        progress=None,
+        cancelling=False,
+        error=None if error is None else ErrorDetail(**error),
+        result=None,
+    )

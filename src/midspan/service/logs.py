@@ -21,7 +21,7 @@ class JsonLines(logging.Formatter):
             "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
             + f".{int(record.msecs):03d}Z",
             "level": record.levelname.lower(),
-            "message": record.getMessage(),
+            "message": record.getMessage().strip(),
             **getattr(record, "fields", {}),
         }
         if record.exc_info and record.exc_info[1] is not None:
@@ -45,7 +45,8 @@ def set_up(level: int = logging.INFO) -> Callable[[], None]:
     lines: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
     listener = logging.handlers.QueueListener(lines, out)
     handler = _AsItIs(lines)
-    for name in ("midspan.service", "uvicorn"):
+    logging.captureWarnings(True)  # of NumPy and others: as lines of this log
+    for name in ("midspan.service", "uvicorn", "py.warnings"):
         logger = logging.getLogger(name)
         logger.handlers = [handler]
         logger.propagate = False

@@ -10,9 +10,11 @@ from collections.abc import Mapping
 import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from midspan.gallery.engines.base import IndexStatus
+
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-GATES = ("PASS", "WARN", "FAIL")
-PHASES = ("none", "mapping", "running", "paused", "finishing")
+GATES = ("PASS", "INCONCLUSIVE", "FAIL")
+PHASES = ("none", "mapping", "running", "paused", "finished", "forgetting")
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -51,18 +53,63 @@ class Metrics:
             "midspan_decode_workers_replaced", "Decoders that died or hung", registry=registry
         )
         self.items = Gauge(
-            "midspan_items", "Items by the space that answers", ["space"], registry=registry
+            "midspan_items",
+            "Items by the space that answers",
+            ["gallery", "space"],
+            registry=registry,
         )
-        self.pending = Gauge("midspan_backfill_pending", "Items to embed", registry=registry)
-        self.failed = Gauge("midspan_backfill_failed", "Items given up", registry=registry)
-        self.rate = Gauge("midspan_backfill_rate", "Items a second", registry=registry)
+        self.pending = Gauge(
+            "midspan_backfill_pending", "Items to embed", ["gallery"], registry=registry
+        )
+        self.failed = Gauge(
+            "midspan_backfill_failed", "Items given up", ["gallery"], registry=registry
+        )
+        self.rate = Gauge("midspan_backfill_rate", "Items a second", ["gallery"], registry=registry)
         self.gate = Gauge(
-            "midspan_gate", "1 for the present verdict", ["verdict"], registry=registry
+            "midspan_gate", "1 for the present verdict", ["gallery", "verdict"], registry=registry
         )
         self.phase = Gauge(
-            "midspan_upgrade_phase", "1 for the present phase", ["phase"], registry=registry
+            "midspan_upgrade_phase",
+            "1 for the present phase",
+            ["gallery", "phase"],
+            registry=registry,
+        )
+        self.indexed = Gauge(
+            "midspan_index_rows",
+            "Vectors by space and state of the index",
+            ["gallery", "space", "state"],
+            registry=registry,
+        )
+        self.unindexed = Gauge(
+            "midspan_index_unindexed_rows",
+            "Rows that searches compare one by one",
+            ["gallery", "space"],
+            registry=registry,
+        )
+        self.recall = Gauge(
+            "midspan_index_recall",
+            "Measured recall@10 of the index",
+            ["gallery", "space"],
+            registry=registry,
+        )
+        self.index_failed = Gauge(
+            "midspan_index_failed_timestamp_seconds",
+            "When a build failed; 0: never",
+            ["gallery", "space"],
+            registry=registry,
+        )
+        self.jobs = Gauge(
+            "midspan_jobs_running", "Long steps", ["gallery", "kind"], registry=registry
+        )
+        self.uploads = Gauge("midspan_uploads_waiting", "Bodies on their way in", registry=registry)
+        self.uploads_memory = Gauge(
+            "midspan_uploads_memory_bytes", "Of them in memory", registry=registry
+        )
+        self.uploads_disk = Gauge(
+            "midspan_uploads_disk_bytes", "Of them on disk", registry=registry
         )
         self.recent = Recent()
+        self.looking = threading.Lock()  # held while the gauges of the galleries are set and read
         self._children: dict[tuple[str, str, str], tuple[Histogram, Counter]] = {}
 
     def answered(self, *, method: str, route: str, status: int, seconds: float) -> None:
@@ -72,11 +119,20 @@ class Metrics:
         histogram, counter = self._children[key]
         histogram.observe(seconds)
         counter.inc()
-        if route.startswith("/v1/search/"):
+        if route.startswith("/v1/search"):
             self.recent.add(seconds)
+
+    def forget_galleries(self) -> None:
+        """Before they are told anew: a space that is gone, a job that ended."""
+        for gauge in (
+            *(self.items, self.pending, self.failed, self.rate, self.gate, self.phase, self.jobs),
+            *(self.indexed, self.unindexed, self.recall, self.index_failed),
+        ):
+            gauge.clear()
 
     def set_gallery(
         self,
+        gallery: str,
         *,
         by_space: Mapping[str, int],
         pending: int,
@@ -85,16 +141,29 @@ class Metrics:
         gate: str | None,
         phase: str,
     ) -> None:
-        self.items.clear()
         for space, count in by_space.items():
-            self.items.labels(space).set(count)
-        self.pending.set(pending)
-        self.failed.set(failed)
-        self.rate.set(rate or 0.0)
+            self.items.labels(gallery, space).set(count)
+        self.pending.labels(gallery).set(pending)
+        self.failed.labels(gallery).set(failed)
+        self.rate.labels(gallery).set(rate or 0.0)
         for verdict in GATES:
-            self.gate.labels(verdict).set(verdict == gate)
+            self.gate.labels(gallery, verdict).set(verdict == gate)
         for name in PHASES:
-            self.phase.labels(name).set(name == phase)
+            self.phase.labels(gallery, name).set(name == phase)
+
+    def set_indexes(self, gallery: str, indexes: Mapping[str, IndexStatus]) -> None:
+        """By the name of the space."""
+        for space, index in indexes.items():
+            self.indexed.labels(gallery, space, index.state).set(index.rows)
+            self.unindexed.labels(gallery, space).set(index.unindexed)
+            self.index_failed.labels(gallery, space).set(index.failed_at or 0.0)
+            if index.recall is not None:
+                self.recall.labels(gallery, space).set(index.recall)
+
+    def set_uploads(self, *, waiting: int, memory: int, disk: int) -> None:
+        self.uploads.set(waiting)
+        self.uploads_memory.set(memory)
+        self.uploads_disk.set(disk)
 
     def text(self) -> bytes:
         return generate_latest(self.registry)

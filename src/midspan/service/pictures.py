@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
-import os
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from midspan.data.decode import Pixels, fit_array
-from midspan.data.image_uri import ImageUri
 from midspan.errors import DataError, FormatError, ImageError, MidspanError
 from midspan.gallery import Item
 from midspan.service.decode_worker import encode_thumbnail
@@ -23,23 +21,13 @@ from midspan.service.decoding import Box, DecodePool
 from midspan.service.encoding import Loaded
 from midspan.service.places import Places
 from midspan.service.settings import Limits
-from midspan.spaces import Embeddings
-from midspan.upgrade import Embedded, Staged
+from midspan.upgrade import Staged
+from midspan.upgrade.images import ReadImages, images_embedder
 
 if TYPE_CHECKING:
     from midspan.data import ImageSet
 
 PNG = b"\x89PNG"
-
-
-@dataclass(frozen=True, slots=True)
-class Read:
-    """The pictures of some items, and why others have none."""
-
-    ids: list[str]
-    images: list[Pixels]
-    failed: dict[str, str]
-    hopeless: dict[str, str]
 
 
 class Pictures:
@@ -75,37 +63,29 @@ class Pictures:
             self._cache.put(key, known)
         return known, hashlib.blake2b(known, digest_size=12).hexdigest()
 
-    def embed_with(self, loaded: Loaded) -> Staged[Read]:
+    def embed_with(self, loaded: Loaded) -> Staged[ReadImages]:
         """For the backfill: the next pictures are decoded while the encoder works on these."""
-        return Staged(
-            read=functools.partial(self.read, loaded.box),
-            embed=functools.partial(_embed_read, loaded),
-        )
+        return images_embedder(loaded.encoder, read=functools.partial(self.read, loaded.box))
 
-    def read(self, box: Box, items: Sequence[Item]) -> Read:
+    def read(self, box: Box, items: Sequence[Item]) -> ReadImages:
         """A broken picture is the item's fault and never the service's."""
-        ids, images = list[str](), list[Pixels]()
-        failed, hopeless = dict[str, str](), dict[str, str]()
+        found, errors = dict[str, Pixels](), dict[str, str]()
         for item in items:
             try:
-                images.append(self.pixels(item.uri, box))
-                ids.append(item.id)
-            except (ImageError, MidspanError) as error:
-                # a file that is not there may come back; a broken one stays so
-                gone = item.uri is not None and not os.path.exists(ImageUri.of(item.uri).file)
-                (failed if gone else hopeless)[item.id] = str(error)
-        return Read(ids, images, failed, hopeless)
-
-
-def _embed_read(loaded: Loaded, read: Read) -> Embedded:
-    made = Embeddings(
-        ids=np.array(read.ids, dtype=np.str_),
-        vectors=loaded.vectors(read.images)
-        if read.images
-        else np.empty((0, loaded.space.dim), dtype=np.float32),
-        space=loaded.space,
-    )
-    return Embedded(made, failed=read.failed, hopeless=read.hopeless)
+                found[item.id] = self.pixels(item.uri, box)
+            except MidspanError as error:
+                errors[item.id] = str(error)
+        pixels = np.empty((len(found), box.height, box.width, box.channels), dtype=np.uint8)
+        for row, image in enumerate(found.values()):
+            pixels[row] = image
+        elsewhere = {
+            item.id: errors.pop(item.id)  # whether there is a file is not looked at
+            for item in items
+            if item.uri is not None and not self.places.may_show(item.uri)
+        }
+        uris = {item.id: item.uri for item in items if item.id not in elsewhere}
+        read = ReadImages.sort(list(found), pixels, errors=errors, uris=uris)
+        return dataclasses.replace(read, hopeless={**read.hopeless, **elsewhere})
 
 
 def content_type(thumbnail: bytes) -> str:

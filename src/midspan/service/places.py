@@ -11,21 +11,28 @@ import os
 import stat
 from collections.abc import Sequence
 from pathlib import Path
+from urllib.parse import quote
 
 from midspan.data.image_uri import ImageUri
 from midspan.errors import DataError, ImageError
 from midspan.service.errors import NotPossible
 
+NOT_SHOWN = "the item's image is in no folder that this service may read, or is not there"
 SUFFIX = ".image"  # put images are kept as they came; only re-encoded pixels are ever served
 
 
 class Places:
-    def __init__(self, *, images: Sequence[Path], uploads: Path | None) -> None:
+    def __init__(
+        self, *, images: Sequence[Path], uploads: Path | None, prefix: str = "/v1"
+    ) -> None:
+        """prefix: of the gallery's paths."""
+        self._prefix = prefix
         self.uploads = None if uploads is None else uploads.absolute()
         folders = [*images, *([uploads] if uploads is not None else [])]
         # as they were given, for a look at the text alone; and as they are, for the real check
         self._texts = tuple(os.path.normpath(folder.absolute()) + os.sep for folder in folders)
         self._roots = tuple(folder.resolve() for folder in folders)
+        self._texts += tuple(str(root) + os.sep for root in self._roots)
 
     def may_show(self, uri: str | None) -> bool:
         """A quick look without the disk, for lists of results."""
@@ -33,18 +40,36 @@ class Places:
             return False
         return os.path.normpath(os.path.abspath(ImageUri.of(uri).file)).startswith(self._texts)
 
+    def thumbnail(self, id: str, uri: str | None) -> str | None:
+        """The path that shows the item's picture; None: there is none to be shown."""
+        if not self.may_show(uri):
+            return None
+        return f"{self._prefix}/thumbnails/{quote(id, safe='')}"
+
+    def shown(self, uri: str | None) -> str | None:
+        """For readers: from the allowed folder on; of a file elsewhere its name alone."""
+        if uri is None or "://" in uri or not os.path.isabs(uri):
+            return uri
+        plain = os.path.normpath(uri)
+        for folder in self._texts:
+            if plain.startswith(folder):
+                return f"{os.path.basename(folder.rstrip(os.sep))}/{plain.removeprefix(folder)}"
+        return os.path.basename(plain)
+
     def find(self, uri: str | None) -> tuple[Path, ImageUri]:
         """(the real file, what is meant in it), or ImageError."""
         if uri is None:
             raise ImageError("the item has no uri")
+        if not self.may_show(uri):  # by its text: whether there is such a file is nobody's business
+            raise ImageError(NOT_SHOWN)
         place = ImageUri.of(uri)
         try:
             real = Path(os.path.abspath(place.file)).resolve(strict=True)
             regular = stat.S_ISREG(real.stat().st_mode)
         except (OSError, ValueError, RuntimeError) as error:
-            raise ImageError("the item's image is not there") from error
+            raise ImageError(NOT_SHOWN) from error
         if not regular or not any(real.is_relative_to(root) for root in self._roots):
-            raise ImageError("the item's image is in no folder that this service may read")
+            raise ImageError(NOT_SHOWN)
         return real, place
 
     def read(self, file: Path, member: str | None, *, most: int) -> bytes:

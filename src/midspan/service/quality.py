@@ -17,14 +17,16 @@ from typing import Any
 import numpy as np
 
 from midspan.errors import EvaluationError, GalleryError
-from midspan.gallery import Entry, Gallery, Hit, Item
+from midspan.gallery import AuditEvent, Gallery, Item
 from midspan.service import logs
 from midspan.service.core import Core
 from midspan.spaces import Embeddings
-from midspan.upgrade import GateResult, Record, Shadow, judged_by, search, shadow_gate
+from midspan.upgrade import GateResult, Record, Shadow, judged_by
 from midspan.upgrade.embed import embed_all
 from midspan.upgrade.priorities import sample_items
-from midspan.upgrade.record import open_record
+from midspan.upgrade.shadow import gate_of, measure
+from midspan.upgrade.shadow_queries import Measured
+from midspan.upgrade.steps import open_record
 
 SAMPLE = 200  # queries from the gallery itself
 SMALLEST = 2
@@ -51,6 +53,7 @@ class Flipped:
     after: tuple[str, ...]
     before_rank: int | None
     after_rank: int | None
+    right: tuple[str, ...]  # of those shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,7 @@ class _Curve:
         self.baseline: Point | None = None
         self.flips = Flips()
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: AuditEvent) -> None:
         line, at = entry.details, entry.when
         share, metric = line["fraction"], line["metric"]
         self.points.append(Point(share, metric, line["after"], at))
@@ -99,8 +102,8 @@ class Quality:
 
     def judge(self, gallery: Gallery) -> GateResult:
         with self._lock:
-            self._measure(gallery)
-            return shadow_gate(gallery, self._queries(gallery))
+            found = self._measure(gallery)
+            return gate_of(gallery, self._queries(gallery), found)
 
     def measure(self, gallery: Gallery) -> bool:
         """A point of the curve without a verdict; False if there are no queries to ask."""
@@ -112,42 +115,38 @@ class Quality:
             return False
         return True
 
-    def _measure(self, gallery: Gallery) -> None:
-        """The same queries of the old service and of today's; the point goes into the trail."""
-        shadow = self._queries(gallery)
-        old, new = shadow.old.paired_with(shadow.new)
-        record = open_record(gallery)
-        live = (record.old,)
-        before = _others(gallery.search(old, k=shadow.k + 1, live=live, among=live), old, shadow.k)
-        after = _others(search(gallery, new, k=shadow.k + 1), old, shadow.k)
-        right = _Right(shadow, old, before)
-        quality = [right.quality(hits) for hits in (before, after)]
+    def _measure(self, gallery: Gallery) -> Measured:
+        """The same queries of the old service and of today's; the point goes into the audit log."""
+        found = measure(gallery, self._queries(gallery))
+        record, answers = open_record(gallery), found.answers
         flips = [
             Flipped(
-                query_id=str(old.ids[row]),
-                before=tuple(hit.id for hit in before[row][:SHOWN]),
-                after=tuple(hit.id for hit in after[row][:SHOWN]),
-                before_rank=right.rank(row, before[row]),
-                after_rank=right.rank(row, after[row]),
+                query_id=found.ids[row],
+                before=tuple(hit.id for hit in found.before[row][:SHOWN]),
+                after=tuple(hit.id for hit in found.after[row][:SHOWN]),
+                before_rank=found.rank(row, found.before[row]),
+                after_rank=found.rank(row, found.after[row]),
+                right=_right(found, row),
             )
-            for row in np.argsort(quality[1] - quality[0], kind="stable").tolist()
-            if right.is_right(row, before[row]) and not right.is_right(row, after[row])
+            for row in found.lost()
         ]
-        counts = gallery.store.count()
+        counts = gallery.count()
+        queries = int(np.isfinite(answers.quality_after).sum())
         details = {
             "fraction": counts.done / max(counts.items, 1),
-            "metric": right.metric,
-            "before": float(quality[0].mean()),
-            "after": float(quality[1].mean()),
-            "negative_flips": len(flips) / max(len(old), 1),
+            "metric": found.metric,
+            "before": float(np.nanmean(answers.quality_reference)),
+            "after": float(np.nanmean(answers.quality_after)),
+            "negative_flips": len(flips) / max(queries, 1),
             "flips": [asdict(one) for one in _worst(flips)],
-            "queries": len(old),
-            "labelled": old.labels is not None,
+            "queries": queries,
+            "labelled": found.labelled,
         }
         curve = self._known_curve(record)
-        entry = Entry(who=gallery.who, what=WHAT, details=details, when=time.time())
-        gallery.store.record(entry)
+        entry = AuditEvent(who=gallery.who, what=WHAT, details=details, when=time.time())
+        gallery.record(entry)
         curve.add(entry)
+        return found
 
     def curve(self) -> tuple[list[Point], Point | None]:
         """(points of this upgrade, or of the last one; the old service's quality)."""
@@ -162,7 +161,7 @@ class Quality:
         if self._curve is None or (record is not None and record.started != self._curve.started):
             curve = _Curve(started=None if record is None else record.started)
             lines = []
-            for entry in self._core.gallery.trail(limit=TRAIL):  # newest first
+            for entry in self._core.gallery.audit_log(limit=TRAIL):  # newest first
                 if entry.what == "upgrade start":
                     break
                 if entry.what == WHAT:
@@ -182,8 +181,8 @@ class Quality:
         settings = self._core.settings
         if settings.shadow_old is not None and settings.shadow_new is not None:
             return Shadow(
-                old=Embeddings.load(settings.shadow_old),
-                new=Embeddings.load(settings.shadow_new),
+                old=Embeddings.load(settings.shadow_old, space=settings.old_space),
+                new=Embeddings.load(settings.shadow_new, space=settings.new_space),
                 label_key=settings.label_key,
             )
         embed = self._core.embed_into(record.new)
@@ -193,7 +192,7 @@ class Quality:
                 "new encoder or its vectors"
             )
         old = sample_items(gallery, space=record.old, count=SAMPLE)
-        items = gallery.store.get(old.ids.tolist())
+        items = gallery.get_many(old.ids.tolist())
         space = gallery.state.spaces[record.new]
         new = embed_all(embed, items, space=space).vectors if items else old[:0]
         if len(new) < SMALLEST:
@@ -206,11 +205,17 @@ class Quality:
         return Shadow(old=old, new=new, label_key=settings.label_key)
 
 
+def _right(found: Measured, row: int) -> tuple[str, ...]:
+    """Ids of the right ones among the results that are kept."""
+    shown = [*found.before[row][:SHOWN], *found.after[row][:SHOWN]]
+    return tuple(dict.fromkeys(hit.id for hit in shown if hit.id in found.relevant[row]))
+
+
 def _worst(flips: Sequence[Flipped]) -> Iterator[Flipped]:
     """The first of them, as many as the trail keeps."""
     size = 0
     for one in flips:
-        size += sum(map(len, (one.query_id, *one.before, *one.after)))
+        size += sum(map(len, (one.query_id, *one.before, *one.after, *one.right)))
         if size > KEPT:
             return
         yield one
@@ -223,6 +228,7 @@ def _flipped(line: Mapping[str, Any]) -> Flipped:
         after=tuple(line["after"]),
         before_rank=line["before_rank"],
         after_rank=line["after_rank"],
+        right=tuple(line.get("right", ())),
     )
 
 
@@ -235,51 +241,6 @@ def _with_labels(old: Embeddings, items: Sequence[Item], *, key: str) -> Embeddi
         return old
     kept = old[rows]
     return kept.with_columns({"labels": np.array([str(known[id]) for id in kept.ids.tolist()])})
-
-
-class _Right:
-    """What counts as right for each query: its class, or the old service's own results."""
-
-    def __init__(self, shadow: Shadow, old: Embeddings, before: list[list[Hit]]) -> None:
-        self._key, self._k = shadow.label_key, shadow.k
-        self._labels = None if old.labels is None else [str(one) for one in old.labels.tolist()]
-        self._truth = [[hit.id for hit in hits] for hits in before]
-
-    @property
-    def metric(self) -> str:
-        return f"{'overlap' if self._labels is None else 'precision'}@{self._k}"
-
-    def _relevant(self, row: int, hit: Hit) -> bool:
-        if self._labels is not None:
-            return str(hit.payload.get(self._key)) == self._labels[row]
-        return hit.id in self._truth[row][:1]
-
-    def rank(self, row: int, hits: list[Hit]) -> int | None:
-        """Of the first right result; without labels of the one that was first before."""
-        ranks = (rank for rank, hit in enumerate(hits, start=1) if self._relevant(row, hit))
-        return next(ranks, None)
-
-    def is_right(self, row: int, hits: list[Hit]) -> bool:
-        rank = self.rank(row, hits)
-        return rank == 1 if self._labels is not None else rank is not None
-
-    def quality(self, found: list[list[Hit]]) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """precision@k, or without labels the overlap with the old service's first k."""
-        values = []
-        for row, hits in enumerate(found):
-            if self._labels is not None:
-                values.append(sum(self._relevant(row, hit) for hit in hits) / self._k)
-            else:
-                wanted = set(self._truth[row])
-                values.append(len({hit.id for hit in hits} & wanted) / max(len(wanted), 1))
-        return np.array(values, dtype=np.float64)
-
-
-def _others(found: list[list[Hit]], queries: Embeddings, k: int) -> list[list[Hit]]:
-    return [
-        [hit for hit in hits if hit.id != str(id)][:k]
-        for hits, id in zip(found, queries.ids, strict=True)
-    ]
 
 
 def points_as_json(points: Sequence[Point]) -> list[dict[str, Any]]:

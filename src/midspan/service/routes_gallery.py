@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +13,7 @@ from starlette.responses import Response, StreamingResponse
 
 from midspan.errors import MidspanError
 from midspan.service.answers import answer
-from midspan.service.context import context_of, core_of
+from midspan.service.context import Context, all_contexts, context_of, core_of
 from midspan.service.errors import NotFound, Overloaded
 from midspan.service.metrics import CONTENT_TYPE
 
@@ -36,20 +37,52 @@ async def health(request: Request) -> Response:
 
 
 async def ready(request: Request) -> Response:
-    """The gallery answers too."""
-    core = core_of(request)
-    try:
-        await core.reading.run(lambda: core.gallery.state)
-    except (MidspanError, Overloaded):
-        return answer({"status": "not ready"}, status=503)
+    """Every gallery answers too."""
+    for context in all_contexts(request).values():
+        try:
+            await context.core.reading.run(context.core.look)
+        except (MidspanError, Overloaded):
+            return answer({"status": "not ready"}, status=503)
     return answer({"status": "ready"})
 
 
 async def metrics(request: Request) -> Response:
-    context, core = context_of(request), core_of(request)
-    await core.reading.run(context.standing.tell_metrics)
-    text = await core.reading.run(core.metrics.text)
+    contexts = list(all_contexts(request).values())
+    text = await contexts[0].core.reading.run(_metrics, contexts)
     return Response(text, headers={"Content-Type": CONTENT_TYPE})
+
+
+def _metrics(contexts: Sequence[Context]) -> bytes:
+    resources = contexts[0].core.resources
+    metrics = resources.metrics
+    with metrics.looking:
+        metrics.forget_galleries()
+        for context in contexts:
+            context.standing.tell_metrics()
+            for job in context.jobs.running():
+                metrics.jobs.labels(context.core.name, job.kind).inc()
+        for lane in resources.lanes:
+            metrics.queue.labels(lane.name).set(lane.depth)
+        for batchers in zip(*((one.core.encode, one.core.search) for one in contexts), strict=True):
+            name = batchers[0].name
+            metrics.queue.labels(name).set(sum(one.depth for one in batchers))
+            metrics.batches.labels(name).set(sum(one.batches for one in batchers))
+            metrics.pieces.labels(name).set(sum(one.pieces for one in batchers))
+        metrics.decoders.set(resources.decoder.replaced)
+        return metrics.text()
+
+
+async def list_galleries(request: Request) -> Response:
+    """The galleries of this service, the default first."""
+    contexts = all_contexts(request)
+
+    def look() -> list[dict[str, object]]:
+        return [
+            {"name": name, "default": context.core.prefix == "/v1", **context.standing.glance()}
+            for name, context in contexts.items()
+        ]
+
+    return answer({"galleries": await core_of(request).reading.run(look)})
 
 
 async def info(request: Request) -> Response:
@@ -66,7 +99,7 @@ async def verify(request: Request) -> Response:
 async def audit(request: Request, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> Response:
     """Who did what and when, newest first."""
     core = core_of(request)
-    entries = await core.reading.run(core.gallery.trail, limit=limit)
+    entries = await core.reading.run(core.gallery.audit_log, limit=limit)
     return answer({"entries": [asdict(entry) for entry in entries]})
 
 
@@ -83,12 +116,17 @@ async def index(request: Request) -> Response:
     return _file(request, "index.html")
 
 
+async def docs(request: Request) -> Response:
+    """The API, to be read and tried in a browser."""
+    return _file(request, "docs.html")
+
+
 async def page_file(request: Request, name: str) -> Response:
     return _file(request, name)
 
 
 def _file(request: Request, name: str) -> Response:
-    found = context_of(request).page.get(name)
+    found = request.app.state.page.get(name)
     if found is None:
         raise NotFound("there is no such file of the page")
     content, kind = found

@@ -13,22 +13,23 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from midspan.errors import ImageError, SpaceMismatch
-from midspan.gallery import Entry, Gallery, parse_filter
-from midspan.gallery.items import check_id
-from midspan.service.answers import answer, item_as_json
+from midspan.gallery import AuditEvent, Gallery, parse_filter
+from midspan.gallery.records import check_id
+from midspan.service.answers import answer, is_admin, item_as_json
 from midspan.service.bodies import from_fields, is_form, read_form, read_json
 from midspan.service.context import core_of, gallery_of
 from midspan.service.core import Core
 from midspan.service.encoding import Loaded
 from midspan.service.errors import InvalidRequest, NotFound
-from midspan.service.models import (
+from midspan.service.explore import containing
+from midspan.service.pictures import content_type
+from midspan.service.requests import (
     LARGEST_PAGE,
+    Body,
     ItemsWrite,
     ItemWrite,
     PayloadWrite,
 )
-from midspan.service.models_upgrade import Body
-from midspan.service.pictures import content_type
 from midspan.spaces import Embeddings, FloatArray, Space
 from midspan.upgrade import Upgrade
 
@@ -37,6 +38,7 @@ STATE_CHANGES = 5  # that a put lives through
 Limit = Annotated[int, Query(ge=1, le=LARGEST_PAGE)]
 After = Annotated[str, Query(max_length=512)]
 Where = Annotated[str | None, Query(max_length=65536, description="A payload filter as JSON.")]
+Text = Annotated[str | None, Query(max_length=200, description="Text in the id or payload.")]
 Size = Annotated[int, Query(ge=16, le=1024)]
 
 
@@ -45,26 +47,39 @@ class _PutFields(Body):
 
 
 async def list_items(
-    request: Request, after: After = "", limit: Limit = 100, filter: Where = None
+    request: Request,
+    after: After = "",
+    limit: Limit = 100,
+    filter: Where = None,
+    contains: Text = None,
 ) -> Response:
-    """A page of items by id; `next` is the `after` of the following page."""
-    core = core_of(request)
+    """A page of items by id; `next` is the `after` of the following page.
+
+    contains: text in the id or in a value of the payload. A page may then hold fewer than `limit`.
+    """
+    core, admin = core_of(request), is_admin(request)
     wanted = None if filter is None else parse_filter(_json(filter))
 
     def page() -> dict[str, Any]:
         state = core.gallery.state
-        items = core.gallery.store.scan(filter=wanted, missing=None, after=after, limit=limit)
-        shown = [item_as_json(item, state=state, places=core.places) for item in items]
-        return {"items": shown, "next": items[-1].id if len(items) == limit else None}
+        if contains:
+            items, following = containing(core.gallery, contains, wanted, after=after, limit=limit)
+        else:
+            items = core.gallery.scan(filter=wanted, missing=None, after=after, limit=limit)
+            following = items[-1].id if len(items) == limit else None
+        shown = [item_as_json(item, state=state, places=core.places, admin=admin) for item in items]
+        return {"items": shown, "next": following}
 
     return answer(await core.reading.run(page))
 
 
 async def get_item(request: Request, id: str) -> Response:
-    core = core_of(request)
+    core, admin = core_of(request), is_admin(request)
 
     def look() -> dict[str, Any]:
-        return item_as_json(core.gallery.get(id), state=core.gallery.state, places=core.places)
+        return item_as_json(
+            core.gallery.get(id), state=core.gallery.state, places=core.places, admin=admin
+        )
 
     return answer(await core.reading.run(look))
 
@@ -76,14 +91,14 @@ async def put_item(request: Request, id: str) -> Response:
     if not is_form(request):
         body = await read_json(request, ItemWrite, lane=core.writing)
         return answer(await core.writing.run(_put_vector, core, gallery_of(request), id, body))
-    form = await read_form(request, image_bytes=core.settings.limits.image_bytes)
+    form = await read_form(request, image_bytes=core.limits.image_bytes)
     fields = from_fields(_PutFields, form.fields)
     if form.image is None:
         raise InvalidRequest("no image: the form wants a file called 'file'")
     for last in (False,) * (STATE_CHANGES - 1) + (True,):
         version, encoders = await core.reading.run(_encoders_for_new_items, core)
         vectors = [
-            (loaded.space, await core.embed_image(form.image, loaded)) for loaded in encoders
+            (loaded.space, (await core.embed_image(form.image, loaded))[0]) for loaded in encoders
         ]
         try:
             written = await core.writing.run(
@@ -111,15 +126,20 @@ async def write_items(request: Request) -> Response:
 
 
 async def patch_item(request: Request, id: str) -> Response:
-    """Another payload; image and vectors stay."""
+    """Fields of the payload are set, those that are null removed; the rest stays."""
     core = core_of(request)
     body = await read_json(request, PayloadWrite, lane=core.writing)
     gallery = gallery_of(request)
 
     def write() -> dict[str, Any]:
-        gallery.annotate({id: body.payload})
+        with core.item_lock(id):
+            merged = {**gallery.get(id).payload, **body.payload}
+            kept = {name: value for name, value in merged.items() if value is not None}
+            gallery.set_payload({id: kept})
         _told(gallery, "items annotate", count=1, first=id)
-        return item_as_json(gallery.get(id), state=gallery.state, places=core.places)
+        return item_as_json(
+            gallery.get(id), state=gallery.state, places=core.places, admin=is_admin(request)
+        )
 
     return answer(await core.writing.run(write))
 
@@ -130,7 +150,7 @@ async def delete_item(request: Request, id: str) -> Response:
 
     def remove() -> dict[str, int]:
         with core.item_lock(id):
-            before = gallery.store.get([id])
+            before = gallery.get_many([id])
             count = gallery.delete([id])
             if count:
                 _told(gallery, "items delete", count=count, first=id)
@@ -170,9 +190,22 @@ def _encoders_for_new_items(core: Core) -> tuple[int, list[Loaded]]:
 
 
 def _put_vector(core: Core, gallery: Gallery, id: str, body: ItemWrite) -> dict[str, Any]:
+    if body.vector is None:
+        return _put_payload(core, gallery, id, body)
     space = core.space_called(body.space, gallery.state)
     part = _embeddings([id], np.array([body.vector], dtype=np.float64), space)
-    return _put(core, gallery, id, [part], payload=body.payload, uri=body.uri)
+    parts = [part, *_also(core, gallery, [id], [body.also])]
+    return _put(core, gallery, id, parts, payload=body.payload, uri=body.uri)
+
+
+def _put_payload(core: Core, gallery: Gallery, id: str, body: ItemWrite) -> dict[str, Any]:
+    """Replace the payload of an item that is there; image and vectors stay."""
+    if body.uri is not None or body.also or body.space is not None:
+        raise InvalidRequest("uri, also and space come with a vector; expected payload alone")
+    with core.item_lock(id):
+        gallery.set_payload({id: body.payload})
+    _told(gallery, "items annotate", count=1, first=id)
+    return {"written": 1, "spaces": []}
 
 
 def _put_image(
@@ -199,7 +232,7 @@ def _put(
     payload: dict[str, Any],
     uri: str | None,
 ) -> dict[str, Any]:
-    before = gallery.store.get([id])
+    before = gallery.get_many([id])
     gallery.put(parts[0], also=parts[1:], uris=[uri], payloads=[payload])
     _told(gallery, "items put", count=1, first=id)
     if before and before[0].uri != uri:
@@ -214,13 +247,31 @@ def _write_many(core: Core, gallery: Gallery, body: ItemsWrite) -> dict[str, Any
         raise InvalidRequest("the vectors have different lengths")
     vectors = np.array([item.vector for item in body.items], dtype=np.float64)
     write = {"add": gallery.add, "replace": gallery.replace, "put": gallery.put}[body.mode]
+    also = _also(core, gallery, ids, [item.also for item in body.items])
     write(
         _embeddings(ids, vectors, space),
+        also=also,
         uris=[item.uri for item in body.items],
         payloads=[item.payload for item in body.items],
     )
     _told(gallery, f"items {body.mode}", count=len(ids), first=ids[0])
-    return {"written": len(ids), "spaces": [space.fingerprint]}
+    spaces = [space.fingerprint, *(part.space.fingerprint for part in also)]
+    return {"written": len(ids), "spaces": spaces}
+
+
+def _also(
+    core: Core, gallery: Gallery, ids: Sequence[str], given: Sequence[dict[str, list[float]]]
+) -> list[Embeddings]:
+    """The items' vectors in further spaces, a set for each space."""
+    parts = []
+    for name in dict.fromkeys(name for one in given for name in one):
+        rows = [(id, one[name]) for id, one in zip(ids, given, strict=True) if name in one]
+        if len({len(vector) for _, vector in rows}) > 1:
+            raise InvalidRequest(f"the vectors in {name!r:.80} have different lengths")
+        space = core.space_called(name, gallery.state)
+        vectors = np.array([vector for _, vector in rows], dtype=np.float64)
+        parts.append(_embeddings([id for id, _ in rows], vectors, space))
+    return parts
 
 
 def _embeddings(ids: list[str], vectors: Any, space: Space) -> Embeddings:
@@ -231,7 +282,7 @@ def _embeddings(ids: list[str], vectors: Any, space: Space) -> Embeddings:
 
 def _told(gallery: Gallery, what: str, *, count: int, first: str) -> None:
     details = {"count": count, "first": first}
-    gallery.store.record(Entry(who=gallery.who, what=what, details=details))
+    gallery.record(AuditEvent(who=gallery.who, what=what, details=details))
 
 
 def _json(text: str) -> object:

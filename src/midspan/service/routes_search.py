@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 import numpy as np
 from pydantic_core import to_json
@@ -10,14 +11,34 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from midspan.gallery import Hit
-from midspan.service.answers import answer, flips, hits_as_json, newest, request_id
+from midspan.gallery.routing import Arm
+from midspan.service.answers import View, answer, flips, hits_as_json, is_admin, newest, request_id
 from midspan.service.bodies import from_fields, is_form, read_form, read_json
 from midspan.service.context import core_of
 from midspan.service.core import Asked, Core, Found
-from midspan.service.errors import InvalidRequest, NotPossible, UnsupportedType
-from midspan.service.models import ItemSearch, SearchOptions, VectorSearch
+from midspan.service.errors import InvalidRequest, NotPossible, TooLarge, UnsupportedType
+from midspan.service.requests import AnySearch, ItemSearch, SearchOptions, VectorSearch
 from midspan.spaces import FloatArray
-from midspan.upgrade import Record, search
+from midspan.upgrade import Record
+
+
+async def search(request: Request) -> Response:
+    """The nearest items of an image, a vector or a stored item, whichever is given."""
+    core = core_of(request)
+    if is_form(request):
+        return await by_image(request)
+    body = await read_json(request, AnySearch, lane=core.reading)
+    if body.image is not None:
+        limit = core.limits.image_bytes
+        if len(body.image) > limit:
+            raise TooLarge(f"the image has more than {limit:,} bytes")
+        return await _image(request, body.image, body)
+    if body.id is not None:
+        found = await core.reading.run(core.more_like, body.id, _asked(body))
+    else:
+        asked = _asked(body, spaces=(body.space,))
+        found = await core.search.submit(asked, (_as_array([body.vector or []]),))
+    return await _found(request, body, found)
 
 
 async def by_vector(request: Request) -> Response:
@@ -25,8 +46,11 @@ async def by_vector(request: Request) -> Response:
     core = core_of(request)
     body = await read_json(request, VectorSearch, lane=core.reading)
     rows = body.vectors or [body.vector or []]
-    found = await core.search.submit(_asked(body, space=body.space), _as_array(rows))
-    shown = [hits_as_json(hits, new=found.new, places=core.places) for hits in found.hits]
+    spaces = (body.space, *(one.space for one in body.also))
+    vectors = (_as_array(rows), *(_as_array(one.vectors) for one in body.also))
+    found = await core.search.submit(_asked(body, spaces=spaces), vectors)
+    view = await _view(request, body, found.hits)
+    shown = [hits_as_json(hits, new=found.new, view=view) for hits in found.hits]
     return _answer(request, {"results": shown if body.vectors is not None else shown[0]})
 
 
@@ -35,7 +59,7 @@ async def by_item(request: Request) -> Response:
     core = core_of(request)
     body = await read_json(request, ItemSearch, lane=core.reading)
     found = await core.reading.run(core.more_like, body.id, _asked(body))
-    return _answer(request, {"results": _shown(core, found)})
+    return await _found(request, body, found)
 
 
 async def by_image(request: Request) -> Response:
@@ -43,22 +67,31 @@ async def by_image(request: Request) -> Response:
     core = core_of(request)
     if not is_form(request):
         raise UnsupportedType("an image comes as multipart/form-data, in the field 'file'")
-    form = await read_form(request, image_bytes=core.settings.limits.image_bytes)
+    form = await read_form(request, image_bytes=core.limits.image_bytes)
     options = from_fields(SearchOptions, form.fields)
     if form.image is None:
-        raise InvalidRequest("no image: the form wants a file called 'file'")
+        raise InvalidRequest("no image: the form requires a file called 'file'")
+    return await _image(request, form.image, options)
+
+
+async def _image(request: Request, image: bytes, options: SearchOptions) -> Response:
+    core = core_of(request)
     state = await core.reading.run(lambda: core.gallery.state)
-    loaded = core.encoders.for_query(state)
-    query = await core.embed_image(form.image, loaded)
-    asked = _asked(options, space=loaded.space.fingerprint)
-    return _answer(request, {"results": _shown(core, await core.search.submit(asked, query))})
+    key = request.headers.get("x-client-id", "").encode() or image
+    encoders, arm = core.encoders.for_search(state, key=key)
+    query = await core.embed_image(image, *encoders)
+    spaces = tuple(one.space.fingerprint for one in encoders)
+    found = await core.search.submit(_asked(options, spaces=spaces, arm=arm), query)
+    if state.upgrade is not None:
+        core.arms.note(arm, time.perf_counter() - request.state.started)
+    return await _found(request, options, found)
 
 
 async def compare(request: Request) -> Response:
     """The same query asked of the old service and of today's: what left, entered or moved."""
     core = core_of(request)
     if is_form(request):
-        form = await read_form(request, image_bytes=core.settings.limits.image_bytes)
+        form = await read_form(request, image_bytes=core.limits.image_bytes)
         options = from_fields(SearchOptions, {k: v for k, v in form.fields.items() if k != "id"})
         if form.image is None and "id" not in form.fields:
             raise InvalidRequest("no query: give a file called 'file', or an id")
@@ -71,22 +104,23 @@ async def compare(request: Request) -> Response:
     if image is not None:
         old, new = core.encoders.get(record.old), core.encoders.get(record.new)
         if old is None or new is None:
-            missing = "--encoder (the old one)" if old is None else "--new-encoder"
+            missing = "`encoder` (the old one)" if old is None else "`new_encoder`"
             raise NotPossible(
                 f"an image can be compared where both encoders are at hand; start the service with "
                 f"{missing}, or compare a stored item"
             )
-        queries = await core.embed_image(image, old), await core.embed_image(image, new)
+        queries = await core.embed_image(image, old, new)
         found = await core.reading.run(_both, core, record, asked, *queries, without=None)
     else:
         assert id is not None
         found = await core.reading.run(_both_of_item, core, record, asked, id)
     before, after, new_space = found
+    view = await _view(request, options, [before, after])
     return _answer(
         request,
         {
-            "before": hits_as_json(before, new=new_space, places=core.places),
-            "after": hits_as_json(after, new=new_space, places=core.places),
+            "before": hits_as_json(before, new=new_space, view=view),
+            "after": hits_as_json(after, new=new_space, view=view),
             "flips": flips(before, after),
         },
     )
@@ -103,13 +137,13 @@ def _open_record(core: Core) -> Record:
 
 def _both_of_item(
     core: Core, record: Record, asked: Asked, id: str
-) -> tuple[list[Hit], list[Hit], str]:
+) -> tuple[list[Hit], list[Hit], str | None]:
     """Before: its old vector. After: its true new vector, made now if it has none yet."""
     item = core.gallery.get(id)
-    old = core.gallery.store.vectors([id], space=record.old)
+    old = core.gallery.vectors([id], space=record.old)
     if not len(old):
         raise NotPossible(f"{id!r:.80} has no old vector: it came after the upgrade began")
-    new = core.gallery.store.vectors([id], space=record.new)
+    new = core.gallery.vectors([id], space=record.new)
     if not len(new) and (embed := core.embed_into(record.new)) is not None:
         new = embed([item]).vectors
     if not len(new):
@@ -127,15 +161,15 @@ def _both(
     new: FloatArray,
     *,
     without: str | None,
-) -> tuple[list[Hit], list[Hit], str]:
+) -> tuple[list[Hit], list[Hit], str | None]:
     before = _before(core, record, asked, old, without=without)
     state = core.gallery.state
     if record.new not in state.spaces:
         raise NotPossible("the upgrade ended in this moment")
-    after = search(
-        core.gallery,
-        new,
-        space=state.spaces[record.new],
+    came = [(state.spaces[record.new], new), (state.spaces[record.old], old)]
+    after = core.gallery.search_in(
+        came if record.mode == "both" else came[:1],
+        arm="new",
         k=asked.k + (without is not None),
         filter=asked.parsed(),
         exact=asked.exact,
@@ -147,7 +181,6 @@ def _both(
 def _before(
     core: Core, record: Record, asked: Asked, old: FloatArray, *, without: str | None
 ) -> list[Hit]:
-    live = (record.old,)
     hits = core.gallery.search(
         old,
         space=core.gallery.state.spaces[record.old],
@@ -155,19 +188,23 @@ def _before(
         filter=asked.parsed(),
         exact=asked.exact,
         threshold=asked.threshold,
-        live=live,
-        among=live,
     )[0]
     return [hit for hit in hits if hit.id != without][: asked.k]
 
 
-def _asked(options: SearchOptions, *, space: str | None = None) -> Asked:
+def _asked(
+    options: SearchOptions,
+    *,
+    spaces: tuple[str | None, ...] = (None,),
+    arm: Arm | None = None,
+) -> Asked:
     return Asked(
-        k=options.k,
+        k=options.most,
         filter=None if not options.filter else to_json(options.filter).decode(),
-        threshold=options.threshold,
+        threshold=options.least,
         exact=options.exact,
-        space=space,
+        spaces=spaces,
+        arm=arm,
     )
 
 
@@ -178,8 +215,31 @@ def _as_array(rows: list[list[float]]) -> FloatArray:
         return np.asarray(rows, dtype=np.float32)
 
 
-def _shown(core: Core, found: Found) -> list[dict[str, object]]:
-    return hits_as_json(found.hits[0], new=found.new, places=core.places)
+async def _found(request: Request, options: SearchOptions, found: Found) -> Response:
+    view = await _view(request, options, found.hits)
+    return _answer(request, {"results": hits_as_json(found.hits[0], new=found.new, view=view)})
+
+
+async def _view(request: Request, options: SearchOptions, hits: Sequence[Sequence[Hit]]) -> View:
+    core = core_of(request)
+    vectors = None
+    if options.with_vectors:
+        vectors = await core.reading.run(_vectors, core, hits)
+    return View(core.places, is_admin(request), options.with_payload, vectors)
+
+
+def _vectors(core: Core, hits: Sequence[Sequence[Hit]]) -> dict[tuple[str, str], list[float]]:
+    """By space and id, of all that were found."""
+    ids: dict[str, dict[str, None]] = {}
+    for some in hits:
+        for hit in some:
+            ids.setdefault(hit.space.fingerprint, {})[hit.id] = None
+    found = {}
+    for space, those in ids.items():
+        stored = core.gallery.vectors(list(those), space=space)
+        for id, vector in zip(stored.ids.tolist(), stored.vectors, strict=True):
+            found[space, id] = vector.tolist()
+    return found
 
 
 def _answer(request: Request, content: dict[str, object]) -> Response:

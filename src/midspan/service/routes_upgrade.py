@@ -1,8 +1,7 @@
-"""The upgrade over HTTP. Steps that take long go on in the background and answer 202."""
+"""The upgrade over HTTP. Steps that take long continue as jobs and answer 202."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -11,32 +10,31 @@ from fastapi import Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from midspan.gallery import Entry, Gallery
-from midspan.service.answers import answer
+from midspan.gallery import AuditEvent
+from midspan.service.answers import answer, is_admin
 from midspan.service.bodies import read_json
 from midspan.service.context import context_of, core_of, gallery_of
 from midspan.service.core import Core
-from midspan.service.errors import NotPossible
-from midspan.service.jobs import START
-from midspan.service.models import LARGEST_PAGE
-from midspan.service.models_upgrade import (
+from midspan.service.errors import Cancelled, NotPossible
+from midspan.service.jobs import JobRun
+from midspan.service.piecewise import piecewise
+from midspan.service.quality import points_as_json
+from midspan.service.requests import LARGEST_PAGE
+from midspan.service.requests_upgrade import (
     Empty,
     UpgradeFinish,
     UpgradePause,
+    UpgradeResume,
     UpgradeRollback,
     UpgradeRun,
     UpgradeSettings,
     UpgradeStart,
+    UpgradeTraffic,
 )
-from midspan.service.quality import points_as_json
-from midspan.spaces import Embeddings, Space
-from midspan.upgrade import Upgrade
-from midspan.upgrade.embed import embed_all
-from midspan.upgrade.orders import LEARNT
-from midspan.upgrade.priorities import sample_items
-
-PATIENCE = 10.0  # seconds that a step may take before the answer is 202
-SAMPLE = 200  # items that are embedded for a plan's evidence, or for what an order learns
+from midspan.service.routes_jobs import as_job
+from midspan.service.upgrade_worker import START
+from midspan.spaces import Space
+from midspan.upgrade import Embed, Upgrade
 
 Limit = Annotated[int, Query(ge=1, le=LARGEST_PAGE)]
 
@@ -50,7 +48,7 @@ async def plan(request: Request) -> Response:
     core = core_of(request)
     body = await read_json(request, UpgradeSettings, lane=core.admin)
 
-    def make() -> dict[str, Any]:
+    def work(job: JobRun) -> dict[str, Any]:
         space = _destination(core)
         made = Upgrade.plan(
             core.gallery,
@@ -58,14 +56,13 @@ async def plan(request: Request) -> Response:
             mode=body.mode,
             bridge=_bridge(core, body),
             order=body.order,
-            calibrate=body.calibrate,
-            sample=_sample(core, core.gallery, space),
-            embed=core.embed_into(space.fingerprint),
+            embed=_embed(core, space.fingerprint),
+            sample_size=body.sample,
         ).to_dict()
         del made["location"]
         return made
 
-    return answer(await core.admin.run(make))
+    return await as_job(request, "upgrade plan", work)
 
 
 async def start(request: Request) -> Response:
@@ -74,25 +71,32 @@ async def start(request: Request) -> Response:
     body = await read_json(request, UpgradeStart, lane=core.admin)
     gallery = gallery_of(request)
 
-    def step() -> None:
+    def step(job: JobRun) -> None:
+        space = _destination(core)
+        before = gallery.state.upgrade
         with core.stepping:
-            space = _destination(core)
-            learns = body.calibrate is not False or body.order in LEARNT
-            asked = body.model_dump()
-            gallery.store.record(Entry(who=gallery.who, what=START, details=asked))
-            Upgrade.start(
-                gallery,
-                to=core.vectors if core.vectors is not None else space,
-                mode=body.mode,
-                bridge=_bridge(core, body),
-                order=body.order,
-                calibrate=body.calibrate,
-                sample=_sample(core, gallery, space) if learns else None,
-            )
+            asked = {**body.model_dump(), "job": job.id}
+            gallery.record(AuditEvent(who=gallery.who, what=START, details=asked))
+            try:
+                Upgrade.start(
+                    gallery,
+                    to=core.vectors if core.vectors is not None else space,
+                    mode=body.mode,
+                    bridge=_bridge(core, body),
+                    order=body.order,
+                    embed=None if core.vectors is not None else _embed(core, space.fingerprint),
+                    sample_size=body.sample,
+                    traffic=body.traffic,
+                    override=body.override,
+                )
+            except Cancelled:
+                if before is None and gallery.state.upgrade is not None:
+                    Upgrade(gallery).rollback()  # as it was before
+                raise
             if body.run:
-                context.job.want(gallery, max_rate=None)
+                context.worker.request_run(gallery, max_rate=None)
 
-    return await _stepped(request, step)
+    return await _stepped(request, "start", step)
 
 
 async def run(request: Request) -> Response:
@@ -101,40 +105,51 @@ async def run(request: Request) -> Response:
     body = await read_json(request, UpgradeRun, lane=core.admin)
     gallery = gallery_of(request)
 
-    def step() -> None:
+    def step(job: JobRun) -> None:
         state = gallery.state
         if state.target is None:
             raise NotPossible("nothing is to be embedded; begin with /v1/upgrade/start")
         if core.embed_into(state.target) is None:
             raise NotPossible(
                 f"this service has no encoder for {state.spaces[state.target]}; start it with "
-                "--new-encoder RUN, or run the backfill elsewhere: midspan upgrade run"
+                "`new_encoder`, or run the backfill elsewhere: midspan upgrade run"
             )
-        context.job.want(gallery, max_rate=body.max_rate)
+        context.worker.request_run(gallery, max_rate=body.max_rate)
 
-    return await _stepped(request, step)
+    return await _stepped(request, "run", step, quick=True)
+
+
+async def traffic(request: Request) -> Response:
+    """Canary: the share of the queries that the new way answers; 0 is shadow."""
+    body = await read_json(request, UpgradeTraffic, lane=core_of(request).admin)
+    gallery = gallery_of(request)
+    return await _stepped(
+        request, "traffic", lambda job: Upgrade(gallery).set_traffic(body.traffic), quick=True
+    )
 
 
 async def pause(request: Request) -> Response:
     """The backfill stops within a batch, in every process. Searches go on."""
     body = await read_json(request, UpgradePause, lane=core_of(request).admin)
     gallery = gallery_of(request)
-    return await _stepped(request, lambda: Upgrade(gallery).pause(reason=body.reason))
+    return await _stepped(
+        request, "pause", lambda job: Upgrade(gallery).pause(reason=body.reason), quick=True
+    )
 
 
 async def resume(request: Request) -> Response:
-    """The backfill goes on; a gate that failed is forgotten."""
+    """The backfill continues; after a gate that failed only with an override that says why."""
     context, core = context_of(request), core_of(request)
-    await read_json(request, Empty, lane=core.admin)
+    body = await read_json(request, UpgradeResume, lane=core.admin)
     gallery = gallery_of(request)
 
-    def step() -> None:
-        Upgrade(gallery).resume()
+    def step(job: JobRun) -> None:
+        Upgrade(gallery).resume(override=body.override)
         if core.embed_into(gallery.state.target) is not None:
-            kept = context.job.wish()
-            context.job.want(gallery, max_rate=None if kept is None else kept.max_rate)
+            kept = context.worker.run_request()
+            context.worker.request_run(gallery, max_rate=None if kept is None else kept.max_rate)
 
-    return await _stepped(request, step)
+    return await _stepped(request, "resume", step, quick=True)
 
 
 async def retry(request: Request) -> Response:
@@ -142,34 +157,55 @@ async def retry(request: Request) -> Response:
     await read_json(request, Empty, lane=core_of(request).admin)
     gallery = gallery_of(request)
 
-    def step() -> None:
+    def step(job: JobRun) -> None:
         if gallery.state.target is None:
             raise NotPossible("nothing is to be embedded, so nothing was given up")
         Upgrade(gallery).retry()
 
-    return await _stepped(request, step)
+    return await _stepped(request, "retry", step, quick=True)
 
 
 async def gate(request: Request) -> Response:
     """Ask the old service and today's the same queries. A FAIL pauses the upgrade."""
     context, core = context_of(request), core_of(request)
     await read_json(request, Empty, lane=core.admin)
-    result = (await core.admin.run(context.quality.gate, gallery_of(request))).to_dict()
-    wanted = ("verdict", "checks", "labelled", "metric", "n_queries", "worst")
-    return answer({name: result[name] for name in wanted})
+    gallery = gallery_of(request)
+
+    def work(job: JobRun) -> dict[str, Any]:
+        result = context.quality.gate(gallery).to_dict()
+        kept = ("verdict", "flips", "labelled", "metric", "n_queries", "worst", "notes")
+        checks = [{name: one for name, one in c.items() if name != "p"} for c in result["checks"]]
+        return {**{name: result[name] for name in kept}, "checks": checks}
+
+    return await as_job(request, "upgrade gate", work)
 
 
 async def finish(request: Request) -> Response:
-    """Drop the old vectors, for good."""
+    """The new vectors alone answer; the old ones are kept until `forget`."""
     core = core_of(request)
     body = await read_json(request, UpgradeFinish, lane=core.admin)
     gallery = gallery_of(request)
 
-    def step() -> None:
+    def step(job: JobRun) -> None:
         with core.stepping:
-            Upgrade(gallery).finish(force=body.force)
+            Upgrade(gallery).finish(
+                force=body.force, override=body.override, keep_old=body.keep_old
+            )
 
-    return await _stepped(request, step)
+    return await _stepped(request, "finish", step)
+
+
+async def forget(request: Request) -> Response:
+    """Drop the old vectors of a finished upgrade, for good, and return their disk."""
+    core = core_of(request)
+    await read_json(request, Empty, lane=core.admin)
+    gallery = gallery_of(request)
+
+    def step(job: JobRun) -> None:
+        with core.stepping:
+            Upgrade(gallery).forget()
+
+    return await _stepped(request, "forget", step)
 
 
 async def rollback(request: Request) -> Response:
@@ -177,10 +213,10 @@ async def rollback(request: Request) -> Response:
     body = await read_json(request, UpgradeRollback, lane=core_of(request).admin)
     gallery = gallery_of(request)
 
-    def step() -> None:
+    def step(job: JobRun) -> None:
         Upgrade(gallery).rollback(drop=body.drop)
 
-    return await _stepped(request, step)
+    return await _stepped(request, "rollback", step, quick=True)
 
 
 async def curve(request: Request) -> Response:
@@ -213,49 +249,44 @@ async def failures(
 ) -> Response:
     """Items that were given up, with reasons."""
     core = core_of(request)
-    found = await core.reading.run(core.gallery.store.failures, after=after, limit=limit)
+    found = await core.reading.run(core.gallery.work.failures, after=after, limit=limit)
     following = found[-1].id if len(found) == limit else None
-    return answer({"failures": [asdict(one) for one in found], "next": following})
+    admin = is_admin(request)
+    shown = [
+        {**asdict(one), "uri": one.uri if admin else core.places.shown(one.uri)} for one in found
+    ]
+    return answer({"failures": shown, "next": following})
 
 
 # ---- what the steps share
 
 
-async def _stepped(request: Request, step: Callable[[], None]) -> Response:
-    """The status after the step; 202 if it still goes on."""
-    context, core = context_of(request), core_of(request)
-    future = core.admin.begin(step)
-    await asyncio.wait({future}, timeout=PATIENCE)
-    if future.done():
-        future.result()
-        context.job.wake()
-    found = await core.reading.run(context.standing.upgrade)
-    return answer(found, status=200 if future.done() else 202)
+async def _stepped(
+    request: Request, name: str, step: Callable[[JobRun], None], *, quick: bool = False
+) -> Response:
+    """The status after the step; 202 with a job if it takes long."""
+    standing = context_of(request).standing
+
+    def work(job: JobRun) -> dict[str, Any]:
+        step(job)
+        return standing.upgrade()
+
+    return await as_job(request, f"upgrade {name}", work, quick=quick)
+
+
+def _embed(core: Core, fingerprint: str) -> Embed | None:
+    embed = core.embed_into(fingerprint)
+    return None if embed is None else piecewise(embed)
 
 
 def _destination(core: Core) -> Space:
     space = core.destination()
     if space is None:
         raise NotPossible(
-            "where to? start the service with --new-encoder RUN, or with new_vectors in its "
-            "settings"
+            "where to? start the service with `new_encoder`, or with new_vectors in its settings"
         )
     return space
 
 
 def _bridge(core: Core, body: UpgradeSettings) -> Any:
-    return None if body.mode == "direct" else core.settings.bridge
-
-
-def _sample(core: Core, gallery: Gallery, space: Space) -> Embeddings | None:
-    """New vectors of some items; those of a file are all there already."""
-    if core.vectors is not None:
-        return core.vectors
-    embed = core.embed_into(space.fingerprint)
-    live = gallery.state.live[0]
-    old = sample_items(gallery, space=live, count=SAMPLE)
-    items = gallery.store.get(old.ids.tolist())
-    if embed is None or not items:
-        return None
-    made = embed_all(embed, items, space=space).vectors
-    return made if len(made) else None
+    return core.settings.bridge if body.mode in ("map-query", "map-gallery") else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Iterable
 from types import FrameType
 
 import uvicorn
@@ -12,9 +13,12 @@ from fastapi import FastAPI
 from midspan.service import logs
 from midspan.service.app import create_app
 from midspan.service.auth import check_exposure, load_tokens
+from midspan.service.connections import with_deadline
 from midspan.service.context import Context
 from midspan.service.core import Core
-from midspan.service.settings import Settings
+from midspan.service.encoding import Shelf
+from midspan.service.resources import Resources
+from midspan.service.settings import ServerSettings, Settings
 
 GRACE = 30  # seconds that answers may take after the signal to stop
 IDLE = 30  # seconds that an idle connection is kept
@@ -25,24 +29,34 @@ SWITCH = 0.0005  # seconds (Python: 0.005) that a search may keep the event loop
 class _Server(uvicorn.Server):
     """Event streams never end by themselves: they are told when the server is."""
 
-    def __init__(self, config: uvicorn.Config, context: Context) -> None:
+    def __init__(self, config: uvicorn.Config, contexts: Iterable[Context]) -> None:
         super().__init__(config)
-        self._context = context
+        self._contexts = tuple(contexts)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self._context.hub.close_soon()
+        for context in self._contexts:
+            context.hub.close_soon()
         super().handle_exit(sig, frame)
 
 
 def build(settings: Settings) -> FastAPI:
     """All that can be refused is refused before an encoder is loaded."""
-    tokens = load_tokens(settings.tokens)
-    check_exposure(host=settings.host, loopback=settings.loopback, tokens=tokens)
-    core = Core.open(settings)
+    server = settings.server
+    tokens = load_tokens(server.tokens)
+    check_exposure(host=server.host, loopback=server.loopback, tokens=tokens)
+    cores: list[Core] = []
+    shelf: Shelf = {}
+    resources = Resources(server.limits)
     try:
-        return create_app(core, tokens=tokens)
+        for one in settings.galleries:
+            cores.append(Core.open(one, resources=resources, shelf=shelf, default=not cores))
+        return create_app(*cores, tokens=tokens, server=server)
     except BaseException:
-        core.close()
+        for core in cores:
+            core.stop()
+        resources.close()
+        for core in cores:
+            core.close()
         raise
 
 
@@ -50,7 +64,22 @@ def serve(settings: Settings) -> None:
     """Until SIGINT or SIGTERM; then what was acknowledged is finished."""
     app = build(settings)
     close_logs = logs.set_up()
-    config = uvicorn.Config(
+    config = config_of(app, settings.server)
+    sys.setswitchinterval(SWITCH)
+    logs.event("start", host=settings.server.host, port=settings.server.port)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # uvicorn sends itself the signal again when all is done: the last lines of the log are
+        # still to be written then.
+        signal.signal(number, lambda *_: None)
+    try:
+        _Server(config, app.state.galleries.values()).run()
+        logs.event("stopped")
+    finally:
+        close_logs()
+
+
+def config_of(app: FastAPI, settings: ServerSettings) -> uvicorn.Config:
+    return uvicorn.Config(
         app,
         host=settings.host,
         port=settings.port,
@@ -63,15 +92,6 @@ def serve(settings: Settings) -> None:
         h11_max_incomplete_event_size=65536,
         lifespan="on",
         ws="none",
+        http=with_deadline(settings.limits.header_seconds),
+        limit_concurrency=settings.limits.connections,
     )
-    sys.setswitchinterval(SWITCH)
-    logs.event("start", host=settings.host, port=settings.port)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        # uvicorn sends itself the signal again when all is done: the last lines of the log are
-        # still to be written then.
-        signal.signal(number, lambda *_: None)
-    try:
-        _Server(config, app.state.context).run()
-        logs.event("stopped")
-    finally:
-        close_logs()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 from typing import Any
 
 from midspan.gallery import Gallery, State
-from midspan.gallery.stores import scheme_of
 from midspan.service.core import Core
 from midspan.service.encoding import query_spaces
-from midspan.service.jobs import Job
+from midspan.service.upgrade_worker import UpgradeWorker
 from midspan.upgrade import ORDERS, Record
 from midspan.upgrade.status import status
 
@@ -22,8 +22,8 @@ KEYS_FOR = 30.0  # seconds that they are remembered
 class Standing:
     """Blocking: for threads."""
 
-    def __init__(self, core: Core, job: Job) -> None:
-        self._core, self._job = core, job
+    def __init__(self, core: Core, worker: UpgradeWorker) -> None:
+        self._core, self._worker = core, worker
         self._keys: tuple[float, list[str]] = (-KEYS_FOR, [])
 
     def snapshot(self) -> dict[str, dict[str, Any]]:
@@ -32,10 +32,12 @@ class Standing:
 
     def gallery(self) -> dict[str, Any]:
         core, gallery = self._core, self._core.gallery
-        state, counts = gallery.state, gallery.store.count()
-        image_search = any(space in core.encoders for space in query_spaces(state))
+        state, counts = gallery.state, gallery.count()
+        destination = core.destination()
+        image_search = _can_embed(core, state)
         return {
-            "location_kind": scheme_of(core.settings.gallery),
+            "name": core.name,
+            "location_kind": gallery.engine,
             "items": counts.items,
             "failed": counts.failed,
             "without": counts.without,
@@ -56,15 +58,28 @@ class Standing:
             "payload_keys": self._payload_keys(gallery),
             "image_search": image_search,
             "uploads": core.places.uploads is not None and image_search,
-            "can_upgrade": state.upgrade is None and core.destination() is not None,
+            "can_upgrade": state.upgrade is None and destination is not None,
+            "destination": None if destination is None else destination.name,
             "orders": [USUAL, *(name for name in ORDERS if name != USUAL)],
         }
 
+    def glance(self) -> dict[str, Any]:
+        """For the list of galleries."""
+        core = self._core
+        state = core.gallery.state
+        record = Record.of(state)
+        return {
+            "items": core.gallery.count().items,
+            "image_search": _can_embed(core, state),
+            "phase": "none" if record is None else record.phase,
+        }
+
     def upgrade(self) -> dict[str, Any]:
-        gallery, job = self._core.gallery, self._job
+        gallery, worker = self._core.gallery, self._worker
         found = status(gallery).to_dict()
-        del found["location"], found["mixing"]
-        if (rate := job.rate) is not None:
+        del found["location"], found["indexes"]
+        found["arms"] = {arm: asdict(one) for arm, one in self._core.arms.times().items()}
+        if (rate := worker.rate) is not None:
             found["rate"] = rate
             found["seconds_left"] = found["old"] / rate if rate else None
         if not found["old"] or found["phase"] == "paused":
@@ -75,20 +90,21 @@ class Standing:
                 "verdict": str(entry.details.get("verdict")),
                 "text": str(entry.details.get("checks", "")),
             }
-            for entry in gallery.trail(limit=GATES)
+            for entry in gallery.audit_log(limit=GATES)
             if entry.what == "upgrade gate"
         ][:20]
         found["job"] = {
-            "wanted": found["phase"] != "none" and job.wish() is not None,
-            "running": job.doing is not None,
-            "doing": job.doing,
-            "error": job.error,
+            "wanted": found["phase"] != "none" and worker.run_request() is not None,
+            "running": worker.doing is not None,
+            "doing": worker.doing,
+            "error": worker.error,
         }
         return found
 
     def tell_metrics(self) -> None:
         core, found = self._core, self.upgrade()
         core.metrics.set_gallery(
+            core.name,
             by_space=found["by_space"],
             pending=found["old"],
             failed=found["failed"],
@@ -96,21 +112,27 @@ class Standing:
             gate=found["gate"],
             phase=found["phase"],
         )
-        for lane in core.lanes:
-            core.metrics.queue.labels(lane.name).set(lane.depth)
-        for batcher in (core.encode, core.search):
-            core.metrics.queue.labels(batcher.name).set(batcher.depth)
-            core.metrics.batches.labels(batcher.name).set(batcher.batches)
-            core.metrics.pieces.labels(batcher.name).set(batcher.pieces)
-        core.metrics.decoders.set(core.decoder.replaced)
+        state = core.gallery.state
+        core.metrics.set_indexes(
+            core.name,
+            {
+                state.spaces[space].name: index
+                for space, index in core.gallery.index_status().items()
+                if space in state.spaces
+            },
+        )
 
     def _payload_keys(self, gallery: Gallery) -> list[str]:
         at, keys = self._keys
         if time.monotonic() - at >= KEYS_FOR:
-            items = gallery.store.scan(filter=None, missing=None, after="", limit=KEYS_FROM)
+            items = gallery.scan(limit=KEYS_FROM)
             keys = sorted({key for item in items for key in item.payload})[:100]
             self._keys = (time.monotonic(), keys)
         return keys
+
+
+def _can_embed(core: Core, state: State) -> bool:
+    return any(space in core.encoders for space in query_spaces(state))
 
 
 def _role(fingerprint: str, state: State) -> str:

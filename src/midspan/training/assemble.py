@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import torch
 
-from midspan.config import build
 from midspan.data import ImageSet
 from midspan.data.cache import CACHE_LIMIT
 from midspan.data.sources import ArraySource
 from midspan.encoders import Encoder, build_encoder
 from midspan.errors import ConfigError
-from midspan.losses import LOSSES, RecognitionLoss
-from midspan.losses.partial_fc import PartialFC
-from midspan.methods import METHODS, Method, OldArtifacts
+from midspan.losses import RecognitionLoss
+from midspan.methods import Method, OldArtifacts
 from midspan.spaces import Embeddings
+from midspan.training.checks import built_parts
 from midspan.training.distributed import Processes
+from midspan.training.features import Features, cached_features
+from midspan.training.freeze import ridge_start, warm_start
 from midspan.training.inputs import Inputs, Items
-from midspan.training.old import OldModel, artifacts
+from midspan.training.old import OldModel, Views, artifacts
 from midspan.training.settings import RunConfig
 from midspan.training.variations import Variations, make_variations
 
@@ -27,12 +29,12 @@ VECTORS = "vectors"  # the one backbone, and the one kind of data, without image
 
 
 def new_encoder(config: RunConfig, inputs: Inputs) -> Encoder:
-    wanted = config.encoder
-    settings = dict(wanted.settings)
-    size, channels = wanted.size, wanted.channels
-    if (wanted.backbone == VECTORS) != isinstance(inputs.train, Embeddings):
+    chosen = config.encoder
+    settings = dict(chosen.settings)
+    size, channels = chosen.size, chosen.channels
+    if (chosen.backbone == VECTORS) != isinstance(inputs.train, Embeddings):
         raise ConfigError(
-            f"[encoder] backbone = {wanted.backbone!r} does not fit [data] name = "
+            f"[encoder] backbone = {chosen.backbone!r} does not fit [data] name = "
             f"{config.data['name']!r}: the backbone 'vectors' takes the data 'vectors', every "
             "other one takes images"
         )
@@ -44,23 +46,27 @@ def new_encoder(config: RunConfig, inputs: Inputs) -> Encoder:
         size = size or max(height, width)
         channels = channels or (1 if depth == 1 else 3)
     encoder = build_encoder(
-        backbone=wanted.backbone,
-        dim=wanted.dim,
-        head=wanted.head,
+        backbone=chosen.backbone,
+        dim=chosen.dim,
+        head=chosen.head,
         size=size,
         channels=channels,
         name=config.name,
         seed=config.seed,
         sub_embeddings=config.sub_embeddings,
-        confident=wanted.confident,
+        confident=chosen.confident,
         settings=settings,
     )
+    if chosen.init_from is not None:
+        warm_start(encoder, chosen.init_from)
     if encoder.confidence is not None:
-        torch.nn.init.constant_(encoder.confidence.bias, math.log(wanted.first_confidence))
+        torch.nn.init.constant_(encoder.confidence.bias, math.log(chosen.first_confidence))
     return encoder
 
 
-def decoded(inputs: Inputs, encoder: Encoder, *, team: Processes, show_progress: bool) -> Inputs:
+def decoded(
+    inputs: Inputs, encoder: Encoder, *, processes: Processes, show_progress: bool
+) -> Inputs:
     """Decode all images once. Those that cannot be decoded leave, the training ones with labels.
 
     Streamed ones stay as they are.
@@ -80,21 +86,73 @@ def decoded(inputs: Inputs, encoder: Encoder, *, team: Processes, show_progress:
             width=shape.width,
             channels=shape.channels,
             fit=shape.fit,
-            limit=CACHE_LIMIT if team.world == 1 else 0,
+            limit=CACHE_LIMIT if processes.world == 1 else 0,
             progress=show_progress,
         )
 
     images = inputs.train
-    if team.world > 1:
-        team.once_a_machine(lambda: len(decode(images)))  # the others find the file
+    if processes.world > 1:
+        processes.once_per_machine(lambda: len(decode(images)))  # the others find the file
     train = decode(images)
     labels = inputs.labels
     if len(train) < len(labels):
         labels = labels[np.isin(inputs.train.ids, train.ids)]  # both in the same order
     test = inputs.test
     if isinstance(test, ImageSet):
-        test = decode(test) if team.first else None
-    return Inputs(train, labels, inputs.class_names, test)
+        test = decode(test) if processes.is_first else None
+    return replace(inputs, train=train, labels=labels, test=test)
+
+
+def frozen_features(
+    config: RunConfig,
+    encoder: Encoder,
+    inputs: Inputs,
+    *,
+    frozen: bool,
+    processes: Processes,
+    show_progress: bool,
+) -> Features | None:
+    """Cached features of the whole set, if the backbone says the same of an image every time."""
+    if not frozen or not encoder.takes_images:
+        return None
+    if config.train.augment or config.variations is not None:
+        return None  # every view is another one: the frozen backbone sees it
+    whole = inputs.whole
+    assert isinstance(whole, ImageSet)
+    processes.once_per_machine(
+        lambda: cached_features(encoder, whole, show_progress=show_progress) is not None
+    )
+    return cached_features(encoder, whole)
+
+
+def readable(inputs: Inputs, features: Features) -> Inputs:
+    """Without images that could not be decoded, and so have no features."""
+    assert inputs.whole is not None
+    return inputs.without({name for name in inputs.whole.ids.tolist() if name not in features})
+
+
+def start_at_old(
+    encoder: Encoder,
+    inputs: Inputs,
+    features: Features | None,
+    known: OldArtifacts | None,
+    *,
+    show_progress: bool,
+) -> None:
+    """[encoder] start = "ridge": the head begins at the closed-form map to the old vectors."""
+    if known is None:
+        raise ConfigError(
+            "[encoder] start = 'ridge' starts at the old vectors: it needs [old] and a method that "
+            "uses them"
+        )
+    if isinstance(inputs.train, Embeddings):
+        held = torch.from_numpy(inputs.train.vectors)
+    else:
+        assert isinstance(inputs.whole, ImageSet)
+        cached = features or cached_features(encoder, inputs.whole, show_progress=show_progress)
+        assert cached is not None
+        held = torch.from_numpy(cached.take(inputs.train.ids))
+    ridge_start(encoder, features=held, old=known.vectors)
 
 
 def prepared(
@@ -102,24 +160,25 @@ def prepared(
     inputs: Inputs,
     old: OldModel | None,
     *,
-    team: Processes,
+    views: Views | None = None,
+    processes: Processes,
     show_progress: bool,
 ) -> tuple[RecognitionLoss, Method, OldArtifacts | None]:
-    loss: RecognitionLoss = build(LOSSES, config.loss, what="loss")
-    _check_confidence(config, loss)
-    method: Method = build(METHODS, config.method, what="method")
-    if method.uses_old and config.old is None:
+    loss, method = built_parts(config)
+    if config.train.mixup and not method.uses_mixed:
         raise ConfigError(
-            f"method {config.method['name']!r} needs the old encoder: add [old] with "
-            "run = 'RUN FOLDER' or embeddings = 'VECTORS.npz'"
+            f"[train] mixup = {config.train.mixup}, but method {config.method['name']!r} has no "
+            "term on mixtures; take method 'trusted_matching', or drop mixup"
         )
-    if config.classifier.sharded:
-        loss = _sharded(config, loss, method)
     classes, dim = len(inputs.class_names), config.encoder.dim
     loss.prepare(num_classes=classes, dim=dim)
     known = None
     if method.uses_old and config.old is not None:
-        known = artifacts(old, config.old, inputs, team=team, show_progress=show_progress)
+        known = artifacts(
+            old, config.old, inputs, processes=processes, views=views, show_progress=show_progress
+        )
+        if config.classifier.init == "old-centres":
+            loss.start_rows(known.centres, known.counts > 0)
     method.prepare(old=known, num_classes=classes, dim=dim)
     rows = method.fixed_rows()
     if rows is not None:
@@ -127,18 +186,7 @@ def prepared(
     return loss, method, known
 
 
-def _sharded(config: RunConfig, loss: RecognitionLoss, method: Method) -> PartialFC:
-    if method.uses_classifier:
-        raise ConfigError(
-            f"[classifier] sharded = true does not go with [method] name = "
-            f"{config.method['name']!r} as it is set: it wants the logits or the rows of all "
-            "classes in every step, and no process has them; take another method or setting "
-            "(docs/training.md, Millions of classes)"
-        )
-    return PartialFC(loss, rate=config.classifier.sample_rate)
-
-
-def variations(config: RunConfig, items: Items, *, team: Processes) -> Variations | None:
+def variations(config: RunConfig, items: Items, *, processes: Processes) -> Variations | None:
     if config.variations is None:
         return None
     if isinstance(items, Embeddings):
@@ -149,19 +197,5 @@ def variations(config: RunConfig, items: Items, *, team: Processes) -> Variation
         dim=config.encoder.dim,
         sub_embeddings=config.sub_embeddings,
         seed=config.seed,
-        team=team,
+        processes=processes,
     )
-
-
-def _check_confidence(config: RunConfig, loss: RecognitionLoss) -> None:
-    name, confident = config.loss["name"], config.encoder.confident
-    if loss.uses_confidence and not confident:
-        raise ConfigError(
-            f"[loss] name = {name!r} weighs sub-embeddings by their confidence, but the encoder "
-            "gives none: add confident = true to [encoder], or take name = 'cosface'"
-        )
-    if confident and not loss.uses_confidence:
-        raise ConfigError(
-            f"[encoder] confident = true, but nothing teaches the confidences: [loss] name = "
-            f"{name!r} does not use them; take name = 'url', or drop confident"
-        )

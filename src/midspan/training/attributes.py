@@ -58,8 +58,8 @@ class AttributeNet(nn.Module):
             self(self._read(images, np.arange(start, min(start + batch_size, len(images)))))
             for start in range(0, len(images), batch_size)
         ]
-        told: FloatArray = torch.cat(parts).sigmoid().numpy()
-        return told
+        logits: FloatArray = torch.cat(parts).sigmoid().numpy()
+        return logits
 
     def _read(self, images: ImageSet, rows: IntArray) -> Tensor:
         pixels = images.load(rows, height=self.size, width=self.size, channels=self.channels)
@@ -106,7 +106,7 @@ def fit_attributes(
     widths: Sequence[int] = WIDTHS,
 ) -> AttributeNet:
     """Learn attributes from columns of 0 and 1 of a labelled image set (CSV or .npz)."""
-    wanted = torch.from_numpy(np.stack([_binary(images, name) for name in columns], axis=1))
+    targets = torch.from_numpy(np.stack([_binary(images, name) for name in columns], axis=1))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         net = AttributeNet(names=columns, size=size, channels=channels, widths=widths)
@@ -118,8 +118,8 @@ def fit_attributes(
             rows = order[start : start + batch_size]
             if len(rows) == 1:
                 continue  # batch norm wants two
-            told = net(net._read(images, rows))
-            loss = F.binary_cross_entropy_with_logits(told, wanted[torch.from_numpy(rows)])
+            logits = net(net._read(images, rows))
+            loss = F.binary_cross_entropy_with_logits(logits, targets[torch.from_numpy(rows)])
             optimiser.zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]
             optimiser.step()

@@ -24,22 +24,22 @@ from midspan.errors import ConfigError
 @contextmanager
 def synchronised(network: nn.Module, *, world: int) -> Iterator[None]:
     """Inside, every batch norm of the network sees the batch of all processes as one."""
-    found = [module for module in network.modules() if isinstance(module, _BatchNorm)]
+    norms = [module for module in network.modules() if isinstance(module, _BatchNorm)]
     if world == 1:
-        found = []
-    for module in found:
+        norms = []
+    for module in norms:
         if type(module).forward is not _BatchNorm.forward:
             raise ConfigError(
                 f"this encoder has a batch norm of its own kind, {type(module).__name__}, whose "
                 f"statistics cannot be shared by {world} processes; train it with one process, or "
                 "choose a backbone with torch's own batch norm or none"
             )
-    for module in found:
+    for module in norms:
         module.forward = partial(_forward, module)  # type: ignore[method-assign]
     try:
         yield
     finally:
-        for module in found:
+        for module in norms:
             del module.forward
 
 
@@ -85,8 +85,12 @@ class _Normalise(torch.autograd.Function):
         own = torch.cat([mean, variance, mean.new_full((1,), x.numel() / channels)])
         parts = [torch.empty_like(own) for _ in range(dist.get_world_size())]
         dist.all_gather(parts, own)
-        told = torch.stack(parts)  # (W, 2C + 1)
-        means, variances, counts = told[:, :channels], told[:, channels:-1], told[:, -1:]
+        gathered = torch.stack(parts)  # (W, 2C + 1)
+        means, variances, counts = (
+            gathered[:, :channels],
+            gathered[:, channels:-1],
+            gathered[:, -1:],
+        )
         weights = counts / counts.sum()  # (W, 1)
         mean = (weights * means).sum(0)
         variance = (weights * (variances + (means - mean).square())).sum(0)

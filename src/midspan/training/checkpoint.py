@@ -14,9 +14,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from midspan.errors import FormatError
+from midspan.training.optimisers import Optimisers
 
 
 @dataclass(slots=True)
@@ -32,7 +32,7 @@ class Position:
 
 
 def save_checkpoint(
-    path: Path, *, modules: nn.Module, optimiser: Optimizer, position: Position
+    path: Path, *, modules: nn.Module, optimiser: Optimisers, position: Position
 ) -> None:
     """Written beside, synced, then moved into place: a kill leaves the previous one whole."""
     tensors = {f"modules.{name}": value for name, value in modules.state_dict().items()}
@@ -50,7 +50,7 @@ def save_checkpoint(
     part.replace(path)
 
 
-def load_checkpoint(path: Path, *, modules: nn.Module, optimiser: Optimizer) -> Position:
+def load_checkpoint(path: Path, *, modules: nn.Module, optimiser: Optimisers) -> Position:
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
@@ -59,7 +59,7 @@ def load_checkpoint(path: Path, *, modules: nn.Module, optimiser: Optimizer) -> 
     except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
         raise FormatError(
             f"{path}: not a checkpoint that can be resumed ({error}); "
-            "remove it, or start again with --restart"
+            "remove it, or start again with `restart`"
         ) from error
     weights, states = _split(tensors)
     try:
@@ -72,7 +72,7 @@ def load_checkpoint(path: Path, *, modules: nn.Module, optimiser: Optimizer) -> 
     return position
 
 
-def _optimiser_states(optimiser: Optimizer) -> dict[int, dict[str, Tensor]]:
+def _optimiser_states(optimiser: Optimisers) -> dict[int, dict[str, Tensor]]:
     """State of each parameter by its number; values are tensors in the optimisers we offer."""
     return {
         int(index): {

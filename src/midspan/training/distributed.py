@@ -27,8 +27,8 @@ from midspan.errors import ConfigError, ProcessLost, RunError
 
 T = TypeVar("T")
 
-STEP_LIMIT = timedelta(minutes=10)  # to wait for another process's step; NCCL's own default
-PATIENCE = timedelta(days=7)  # while one works for all: old vectors, decoding, evaluation
+STEP_TIMEOUT = timedelta(minutes=10)  # to wait for another process's step; NCCL's own default
+SLOW_TIMEOUT = timedelta(days=7)  # while one works for all: old vectors, decoding, evaluation
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +39,14 @@ class Processes:
     world: int = 1
     machine: int = 0  # number of the machine
     machine_rank: int = 0  # rank among the processes of this machine
-    patient: dist.ProcessGroup | None = None  # for what may take hours
+    slow_group: dist.ProcessGroup | None = None  # for what may take hours
 
     @property
-    def first(self) -> bool:
+    def is_first(self) -> bool:
         return self.rank == 0
 
     @property
-    def first_here(self) -> bool:
+    def is_first_on_machine(self) -> bool:
         return self.machine_rank == 0
 
     def shares(self, total: int) -> tuple[int, ...]:
@@ -60,32 +60,34 @@ class Processes:
 
     def once(self, work: Callable[[], T]) -> T:
         """Done by the first process of the run; all get the result, or stop with its error."""
-        return self._by_one(work, mine=self.first, source=0)
+        return self._by_one(work, mine=self.is_first, source=0)
 
-    def once_a_machine(self, work: Callable[[], T]) -> T:
+    def once_per_machine(self, work: Callable[[], T]) -> T:
         """Done by the first process of each machine; all of that machine get the result."""
-        return self._by_one(work, mine=self.first_here, source=self.rank - self.machine_rank)
+        return self._by_one(
+            work, mine=self.is_first_on_machine, source=self.rank - self.machine_rank
+        )
 
-    def by_first_here(self, work: Callable[[], T]) -> T | None:
+    def on_first_of_machine(self, work: Callable[[], T]) -> T | None:
         """Done by the first process of each machine, which alone has it; an error stops all."""
         kept: list[T] = []
-        self.once_a_machine(lambda: kept.append(work()))
+        self.once_per_machine(lambda: kept.append(work()))
         return kept[0] if kept else None
 
-    def all(self, value: T) -> list[T]:
+    def all_gather(self, value: T) -> list[T]:
         """The value of every process, in the order of ranks."""
         if self.world == 1:
             return [value]
         values: list[T | None] = [None] * self.world
-        dist.all_gather_object(values, value, group=self.patient)
+        dist.all_gather_object(values, value, group=self.slow_group)
         return values  # type: ignore[return-value]
 
-    def to_first(self, value: T) -> list[T]:
+    def gather_to_first(self, value: T) -> list[T]:
         """The value of every process for the first one; the others get nothing."""
         if self.world == 1:
             return [value]
-        values: list[T | None] | None = [None] * self.world if self.first else None
-        dist.gather_object(value, values, group=self.patient)
+        values: list[T | None] | None = [None] * self.world if self.is_first else None
+        dist.gather_object(value, values, group=self.slow_group)
         return values or []  # type: ignore[return-value]
 
     def _by_one(self, work: Callable[[], T], *, mine: bool, source: int) -> T:
@@ -98,15 +100,15 @@ class Processes:
                 value = work()
             except Exception as caught:
                 error = caught
-        told = self.all((value, None if error is None else str(error)))
+        results = self.all_gather((value, None if error is None else str(error)))
         if error is not None:
             raise error
-        for rank, (_, message) in enumerate(told):
+        for rank, (_, message) in enumerate(results):
             if message is not None:
                 raise RunError(f"process {rank} of {self.world}: {message}")
-        return told[source][0]  # type: ignore[return-value]
+        return results[source][0]  # type: ignore[return-value]
 
-    def wrapped(self, step: nn.Module, device: torch.device) -> nn.Module:
+    def data_parallel(self, step: nn.Module, device: torch.device) -> nn.Module:
         """The step whose gradients are the mean over all processes; weights start as the first's.
 
         Some parameters have no gradient in some steps (a pair loss without pairs), so they are
@@ -126,10 +128,10 @@ class Processes:
             )
 
 
-ALONE = Processes()
+SINGLE_PROCESS = Processes()
 
 
-class Agreement:
+class StepConsensus:
     """The largest wish of any process, known to all of them at the same step.
 
     With several processes it is that of the step before, so that nobody waits for it.
@@ -137,30 +139,30 @@ class Agreement:
 
     def __init__(self, processes: Processes) -> None:
         self._alone = processes.world == 1
-        self._asked: tuple[Tensor, dist.Work] | None = None
+        self._pending: tuple[Tensor, dist.Work] | None = None
 
-    def __call__(self, wish: int) -> int:
+    def __call__(self, request: int) -> int:
         if self._alone:
-            return wish
+            return request
         known = self.close()
-        told = torch.tensor(wish)  # on the CPU: reading it stops no GPU
-        work = dist.all_reduce(told, op=dist.ReduceOp.MAX, async_op=True)
+        results = torch.tensor(request)  # on the CPU: reading it stops no GPU
+        work = dist.all_reduce(results, op=dist.ReduceOp.MAX, async_op=True)
         assert work is not None
-        self._asked = (told, work)
+        self._pending = (results, work)
         return known
 
     def close(self) -> int:
         """Wait for what is under way."""
-        if self._asked is None:
+        if self._pending is None:
             return 0
-        told, work = self._asked
+        results, work = self._pending
         work.wait()
-        self._asked = None
-        return int(told)
+        self._pending = None
+        return int(results)
 
 
 @contextmanager
-def processes(device: str | None) -> Iterator[tuple[Processes, torch.device]]:
+def join_processes(device: str | None) -> Iterator[tuple[Processes, torch.device]]:
     """Join the processes that torchrun has started, if it has; leave them at the end."""
     if dist.is_initialized():
         raise RunError(
@@ -174,7 +176,7 @@ def processes(device: str | None) -> Iterator[tuple[Processes, torch.device]]:
     machine_rank = int(os.environ["LOCAL_RANK"])
     where = _own_device(device, machine_rank)
     backend = "gloo" if where.type == "cpu" else "cpu:gloo,cuda:nccl"
-    dist.init_process_group(backend, timeout=STEP_LIMIT)
+    dist.init_process_group(backend, timeout=STEP_TIMEOUT)
     try:
         yield (
             Processes(
@@ -182,7 +184,7 @@ def processes(device: str | None) -> Iterator[tuple[Processes, torch.device]]:
                 world=world,
                 machine=int(os.environ.get("GROUP_RANK", "0")),
                 machine_rank=machine_rank,
-                patient=dist.new_group(backend="gloo", timeout=PATIENCE),
+                slow_group=dist.new_group(backend="gloo", timeout=SLOW_TIMEOUT),
             ),
             where,
         )
@@ -193,20 +195,20 @@ def processes(device: str | None) -> Iterator[tuple[Processes, torch.device]]:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         raise ProcessLost(
             f"process {dist.get_rank()} of {world}: another process of this run is gone or has "
-            f"not answered for {STEP_LIMIT.seconds // 60} minutes; the same command goes on from "
+            f"not answered for {STEP_TIMEOUT.seconds // 60} minutes; the same command goes on from "
             f"the last checkpoint ({str(error).splitlines()[0]})"
         ) from error
     finally:
         dist.destroy_process_group()
 
 
-def check_shared(folder: Path, team: Processes) -> None:
+def check_shared(folder: Path, processes: Processes) -> None:
     """All machines must see the run folder: there the run goes on after a stop."""
-    blind = [rank for rank, seen in enumerate(team.all(folder.exists())) if not seen]
+    blind = [rank for rank, seen in enumerate(processes.all_gather(folder.exists())) if not seen]
     if blind:
         raise RunError(
-            f"{folder} is not seen by process {blind[0]} of {team.world}; put the run folder on "
-            "storage that all machines share"
+            f"{folder} is not visible to process {blind[0]} of {processes.world}; put the run "
+            "folder on storage that all machines share"
         )
 
 
@@ -216,7 +218,7 @@ def launched_rank() -> int:
 
 
 @contextmanager
-def own_draws(device: torch.device) -> Iterator[None]:
+def per_process_rng(device: torch.device) -> Iterator[None]:
     """Inside, random numbers of this process alone, as for dropout; outside, those of all.
 
     So what is drawn after the vectors are gathered is the same in every process.
@@ -234,19 +236,19 @@ def _best_device() -> str:
 
 
 def _own_device(device: str | None, machine_rank: int) -> torch.device:
-    wanted = torch.device(device or _best_device())
-    if ":" in str(wanted):
+    chosen = torch.device(device or _best_device())
+    if ":" in str(chosen):
         raise ConfigError(
-            f"--device {device}: under torchrun every process takes the GPU of its own number; "
-            "say --device cuda, or choose GPUs by CUDA_VISIBLE_DEVICES"
+            f"device {device}: under torchrun every process takes the GPU of its own number; "
+            "give `device` cuda, or choose GPUs by CUDA_VISIBLE_DEVICES"
         )
-    if wanted.type != "cuda":
-        return wanted
+    if chosen.type != "cuda":
+        return chosen
     if machine_rank >= torch.cuda.device_count():
         raise ConfigError(
             f"process {machine_rank} of this machine has no GPU: there are "
             f"{torch.cuda.device_count()}; start torchrun with --nproc-per-node "
-            f"{torch.cuda.device_count()}, or train with --device cpu"
+            f"{torch.cuda.device_count()}, or train with `device` cpu"
         )
     where = torch.device("cuda", machine_rank)
     torch.cuda.set_device(where)

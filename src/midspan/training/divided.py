@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -14,18 +15,50 @@ from midspan.encoders import Encoder
 from midspan.spaces import FloatArray, IntArray
 from midspan.training import learners
 from midspan.training.distributed import Processes
+from midspan.training.freeze import train_mode
 from midspan.training.samplers import Sampler
 from midspan.training.settings import TrainSettings
 from midspan.training.step import Step
 
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """One step: its rows, whose slice learns (None: all dims), among which classes (None: all)."""
+
+    rows: IntArray
+    learner: int | None = None
+    classes: IntArray | None = None
+
+
 Load = Callable[[IntArray], Tensor]  # rows → network input (B, …)
 
 
-def divided_epochs(settings: TrainSettings) -> int:
-    """Epochs in which learners have clusters of their own; the rest is for the whole embedding."""
-    if settings.learners == 1:
-        return 0
-    return settings.epochs - math.ceil(settings.conquer * settings.epochs)
+@dataclass(frozen=True, slots=True)
+class Phases:
+    """Epochs of Divide & Conquer: [first, last) have batches of one cluster each.
+
+    Before, the whole embedding learns (the clusters of an untrained network mean little); from
+    `joint` on a batch teaches all dims instead of its learner's slice, as the released schedule
+    does (200 epochs: slices to 80, all dims on one cluster's images to 190, then everything).
+    """
+
+    first: int
+    joint: int
+    last: int
+
+    @classmethod
+    def of(cls, settings: TrainSettings) -> Phases:
+        if settings.learners == 1:
+            return cls(0, 0, 0)
+        last = settings.epochs - math.ceil(settings.conquer * settings.epochs)
+        first = min(last, math.ceil(settings.warm_up_learners * settings.epochs))
+        return cls(first, max(first, math.floor(settings.all_dims_from * settings.epochs)), last)
+
+    def divided(self, epoch: int) -> bool:
+        return self.first <= epoch < self.last
+
+    def regroups(self, epoch: int, every: int) -> bool:
+        return self.divided(epoch) and (epoch - self.first) % every == 0
 
 
 def recluster(
@@ -35,29 +68,31 @@ def recluster(
     settings: TrainSettings,
     seed: int,
     again: bool,
-    team: Processes,
+    processes: Processes,
 ) -> None:
     """Group the training images anew by their present vectors; learners keep their clusters.
 
     Every process embeds its share of the images, the first one groups them.
     """
     size = settings.batch_size
-    own = embed_rows(step.encoder, load, count=len(step.clusters), batch_size=size, team=team)
-    parts = team.to_first(own)
+    own = embed_rows(
+        step.encoder, load, count=len(step.clusters), batch_size=size, processes=processes
+    )
+    parts = processes.gather_to_first(own)
 
     def group() -> IntArray:
-        found = learners.cluster(np.concatenate(parts), count=settings.learners, seed=seed)
+        clusters = learners.cluster(np.concatenate(parts), count=settings.learners, seed=seed)
         if again:
             before = step.clusters.cpu().numpy()
-            found = learners.match(found, before, count=settings.learners)
-        return found
+            clusters = learners.match(clusters, before, count=settings.learners)
+        return clusters
 
-    step.clusters.copy_(torch.from_numpy(team.once(group)))
+    step.clusters.copy_(torch.from_numpy(processes.once(group)))
 
 
 @torch.inference_mode()
 def embed_rows(
-    encoder: Encoder, load: Load, *, count: int, batch_size: int, team: Processes
+    encoder: Encoder, load: Load, *, count: int, batch_size: int, processes: Processes
 ) -> FloatArray:
     """Unit vectors (n, D) of this process's share as they are now, without augmentation.
 
@@ -67,10 +102,10 @@ def embed_rows(
     encoder.eval()
     starts = np.arange(0, count, batch_size)
     parts = [np.empty((0, encoder.dim), dtype=np.float32)]
-    for start in starts[team.share(len(starts))]:
+    for start in starts[processes.share(len(starts))]:
         rows = np.arange(start, min(start + batch_size, count))
         parts.append(F.normalize(encoder(load(rows).to(device)).float()).cpu().numpy())
-    encoder.train()
+    train_mode(encoder)
     return np.concatenate(parts)
 
 
@@ -79,22 +114,41 @@ def epoch_batches(
     labels: IntArray,
     sampler: Sampler,
     *,
-    divided: bool,
+    phases: Phases,
+    own_classes: bool,
     steps: int,
     seed: int,
     epoch: int,
-) -> list[tuple[int | None, IntArray]]:
-    """(learner, rows) of each step of the epoch; no learner: the whole embedding learns."""
-    if not divided:
-        return [(None, rows) for rows in sampler.batches(labels, seed=seed, epoch=epoch)]
-    return [
-        *learners.batches(
-            step.clusters.cpu().numpy(),
-            labels,
-            sampler=sampler,
-            count=step.learners,
-            steps=steps,
-            seed=seed,
-            epoch=epoch,
+) -> list[StepPlan]:
+    """What each step of the epoch learns from what."""
+    if not phases.divided(epoch):
+        return [StepPlan(rows) for rows in sampler.batches(labels, seed=seed, epoch=epoch)]
+    clusters = step.clusters.cpu().numpy()
+    drawn = learners.batches(
+        clusters,
+        labels,
+        sampler=sampler,
+        count=step.learners,
+        steps=steps,
+        seed=seed,
+        epoch=epoch,
+    )
+    present = {
+        learner: np.unique(
+            np.concatenate([labels[clusters == learner], *_labels(drawn, learner, labels)])
         )
+        for learner in {learner for learner, _ in drawn}
+    }
+    return [
+        StepPlan(
+            rows,
+            learner=None if epoch >= phases.joint else learner,
+            classes=present[learner] if own_classes else None,
+        )
+        for learner, rows in drawn
     ]
+
+
+def _labels(drawn: list[tuple[int, IntArray]], learner: int, labels: IntArray) -> list[IntArray]:
+    """Also of images from elsewhere: a cluster too small to learn from draws from all."""
+    return [labels[rows] for whose, rows in drawn if whose == learner]

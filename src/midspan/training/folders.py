@@ -1,4 +1,4 @@
-"""Run folders: config.toml, env.json, log.jsonl, metrics.json, encoder, classifier, bridges."""
+"""Run folders: config.toml, env.json, classes.json, log.jsonl, metrics.json, encoder …"""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import json
 import os
 import platform
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
@@ -15,12 +16,15 @@ from typing import Any
 
 from midspan.config import read_toml
 from midspan.errors import FormatError, MidspanError, RunError
+from midspan.labels import some_names
+from midspan.training.lock import LOCK, locked
 from midspan.training.run_file import to_toml
 from midspan.training.settings import RunConfig
 
 CONFIG, ENV, LOG, METRICS = "config.toml", "env.json", "log.jsonl", "metrics.json"
 CHECKPOINT, CLASSIFIER = "checkpoint.safetensors", "classifier.safetensors"
 ENCODER, TENSORBOARD, BRIDGES = "encoder", "tensorboard", "bridges"
+CLASSES = "classes.json"  # the names of the training classes: the place of a name is its number
 CHECKPOINT_ROWS = "checkpoint.rows"  # of a sharded classifier, see row_files.py
 
 
@@ -28,28 +32,40 @@ CHECKPOINT_ROWS = "checkpoint.rows"  # of a sharded classifier, see row_files.py
 class RunFolder:
     path: Path
 
-    @classmethod
-    def open(cls, path: Path, config: RunConfig, *, restart: bool = False) -> RunFolder:
-        """Make the folder, or go on in it if it was made by the same run file."""
-        folder = cls(path)
-        settings = to_toml(config.raw)
-        written = path / CONFIG
-        if restart:
-            folder._clear()
+    def check(self, config: RunConfig, *, restart: bool = False) -> bool:
+        """Whether the run is finished there; RunError if the folder is for something else.
+
+        Nothing is written. With `restart` a run that is there counts as not begun.
+        """
+        if self.path.exists() and not self.path.is_dir():
+            raise RunError(f"{self.path} is a file; choose another `out`")
+        written = self.path / CONFIG
         if written.exists():
-            before = written.read_text(encoding="utf-8")
+            if restart:
+                return False
+            before, settings = written.read_text(encoding="utf-8"), to_toml(config.raw)
             if before != settings:
                 raise RunError(
-                    f"{path} holds a run with other settings ({_difference(before, settings)}); "
-                    "choose another --out, or begin anew there with --restart"
+                    f"{self.path} holds a run with other settings "
+                    f"({_difference(before, settings)}); choose another `out`, or begin again "
+                    "there with `restart`"
                 )
-        elif path.exists() and any(path.iterdir()):
-            raise RunError(f"{path} is not empty and not a run folder; choose another --out")
-        path.mkdir(parents=True, exist_ok=True)
-        write_whole(written, settings)
-        if not (path / ENV).exists():
-            write_whole(path / ENV, json.dumps(environment(), indent=2) + "\n")
-        return folder
+        elif self.path.exists() and any(path.name != LOCK for path in self.path.iterdir()):
+            raise RunError(f"{self.path} is not empty and not a run folder; choose another `out`")
+        return self.finished
+
+    @contextmanager
+    def claimed(self, config: RunConfig, *, restart: bool = False) -> Iterator[None]:
+        """Make the folder, or continue in it, as the only process that works there."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with locked(self.path):
+            self.check(config, restart=restart)
+            if restart:
+                self._clear()
+            write_whole(self.path / CONFIG, to_toml(config.raw))
+            if not (self.path / ENV).exists():
+                write_whole(self.path / ENV, json.dumps(environment(), indent=2) + "\n")
+            yield
 
     @property
     def checkpoint(self) -> Path:
@@ -62,6 +78,22 @@ class RunFolder:
     @property
     def finished(self) -> bool:
         return (self.path / METRICS).exists()
+
+    def keep_classes(self, names: Sequence[str]) -> None:
+        """Record the classes in their order; a run that continues must find the same ones."""
+        path = self.path / CLASSES
+        if not path.exists():
+            write_whole(path, json.dumps(list(names), indent=0, ensure_ascii=False) + "\n")
+            return
+        before = json.loads(path.read_text(encoding="utf-8"))
+        if before != list(names):
+            changed = set(before) ^ set(names)
+            what = f"{some_names(changed)} on one side only" if changed else "in another order"
+            raise RunError(
+                f"{self.path}: this run was started with {len(before):,} classes, the data has "
+                f"{len(names):,} now ({what}); choose another run folder, or start again there "
+                "with `restart`"
+            )
 
     def metrics(self) -> dict[str, Any]:
         path = self.path / METRICS
@@ -90,7 +122,7 @@ class RunFolder:
         """Only what a run has written; a folder that is none of ours is left alone."""
         if not (self.path / CONFIG).exists():
             return
-        for name in (CHECKPOINT, LOG, METRICS, ENV, CLASSIFIER, CONFIG):
+        for name in (CHECKPOINT, LOG, METRICS, ENV, CLASSIFIER, CLASSES, CONFIG):
             (self.path / name).unlink(missing_ok=True)
         for name in (ENCODER, TENSORBOARD, BRIDGES, CHECKPOINT_ROWS):
             shutil.rmtree(self.path / name, ignore_errors=True)
@@ -110,11 +142,9 @@ class RunSummary:
 def list_runs(root: Path) -> list[RunSummary]:
     """All runs in and below `root`, newest first."""
     if not root.is_dir():
-        raise RunError(
-            f"{root}: no such folder; runs are made by `midspan train FILE --out FOLDER`"
-        )
-    found = [path.parent for path in root.rglob(CONFIG)]
-    return sorted((_summary(path) for path in found), key=lambda run: run.changed, reverse=True)
+        raise RunError(f"{root}: no such folder; runs are made by midspan train")
+    paths = [path.parent for path in root.rglob(CONFIG)]
+    return sorted((_summary(path) for path in paths), key=lambda run: run.changed, reverse=True)
 
 
 def _summary(path: Path) -> RunSummary:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from midspan.config import build
 from midspan.data import DATASETS, ImageSet, allocate, check_trainable, hold_out_classes
 from midspan.encoders import Encoder
 from midspan.errors import DataError
+from midspan.labels import ClassNames
 from midspan.spaces import Embeddings, IntArray
 from midspan.training.settings import RunConfig
 
@@ -24,17 +25,33 @@ Items = ImageSet | Embeddings
 
 @dataclass(frozen=True)
 class Inputs:
-    """Training items with labels 0 … C-1, and test items of other classes."""
+    """Training items, and test items of other classes.
+
+    From here on the loop knows classes by number: the place of their name in `class_names`.
+    """
 
     train: Items
-    labels: IntArray  # (N,)
+    labels: IntArray  # (N,) 0 … C-1
     class_names: tuple[str, ...]
     test: Items | None
+    whole: Items | None = None  # all that [data] holds, of which these are parts
+
+    def without(self, ids: set[str]) -> Inputs:
+        """The same without these items."""
+        if not ids:
+            return self
+        kept = np.array([name not in ids for name in self.train.ids.tolist()], dtype=bool)
+        test = self.test
+        if test is not None:
+            test = test[np.array([name not in ids for name in test.ids.tolist()], dtype=bool)]
+        return replace(self, train=self.train[kept], labels=self.labels[kept], test=test)
 
 
 def read_inputs(config: RunConfig) -> Inputs:
     items = build(SOURCES, config.data, what="data")
-    labels, names, split = _labelled(items)
+    classes, split = _classes_and_split(items)
+    assert items.labels is not None
+    labels = classes.encode(items.labels)
     train_rows = np.flatnonzero(split == 0)
     test_rows = np.flatnonzero(split == 1)
     if config.evaluate.validation:
@@ -43,27 +60,31 @@ def read_inputs(config: RunConfig) -> Inputs:
         )
         train_rows, test_rows = train_rows[kept], train_rows[held]
     if config.allocation is not None:
-        wanted = config.allocation
+        chosen = config.allocation
         allocation = allocate(
             labels[train_rows],
-            kind=wanted.kind,
-            old_fraction=wanted.old_fraction,
-            seed=wanted.seed,
+            kind=chosen.kind,
+            old_fraction=chosen.old_fraction,
+            seed=chosen.seed,
         )
-        train_rows = train_rows[allocation.old if wanted.part == "old" else allocation.new]
+        train_rows = train_rows[allocation.old if chosen.part == "old" else allocation.new]
     _check_trainable(items[train_rows], labels[train_rows])
     present, dense = np.unique(labels[train_rows], return_inverse=True)
     return Inputs(
         train=items[train_rows],
         labels=dense.astype(np.int64),
-        class_names=tuple(names[label] for label in present),
+        class_names=tuple(classes.names[number] for number in present),
         test=items[test_rows] if len(test_rows) else None,
+        whole=items,
     )
 
 
-def vectors(path: str) -> Embeddings:
-    """[data] name = "vectors": an embeddings file with the column labels, and perhaps split."""
-    return Embeddings.load(path)
+def vectors(path: str, *, space: str | None = None) -> Embeddings:
+    """[data] name = "vectors": an embeddings file with the column labels, and perhaps split.
+
+    `space` is the name of its space, for a file that does not hold it.
+    """
+    return Embeddings.load(path, space=space)
 
 
 def loader(encoder: Encoder, items: Items) -> Callable[[IntArray], Tensor]:
@@ -90,17 +111,18 @@ def _check_trainable(items: Items, labels: IntArray) -> None:
         raise DataError(f"{len(items)} vectors of fewer than two classes; training wants two")
 
 
-def _labelled(items: Items) -> tuple[IntArray, tuple[str, ...], IntArray]:
-    """(labels, class names, split) of either kind of items; no split means all are for training."""
-    if isinstance(items, Embeddings):
-        if items.labels is None:
-            raise DataError("these embeddings have no labels; training wants a column 'labels'")
-        names, labels = np.unique(items.labels, return_inverse=True)
-        split = items.columns.get("split", np.zeros(len(items)))
-        return labels.astype(np.int64), tuple(map(str, names)), split.astype(np.int64)
+_NO_LABELS: dict[type, str] = {
+    Embeddings: "these embeddings have no labels; training wants a column 'labels'",
+    ImageSet: "these images have no labels; training wants a folder per class, or a label column",
+}
+
+
+def _classes_and_split(items: Items) -> tuple[ClassNames, IntArray]:
+    """The order of all classes, and the split; no split means all are for training."""
     if items.labels is None:
-        raise DataError(
-            "these images have no labels; training wants a folder per class, or a label column"
-        )
-    split = np.zeros(len(items)) if items.split is None else items.split
-    return items.labels, items.class_names, split.astype(np.int64)
+        raise DataError(_NO_LABELS[type(items)])
+    if isinstance(items, Embeddings):
+        classes, split = ClassNames.of(items.labels), items.columns.get("split")
+    else:
+        classes, split = ClassNames(items.class_names), items.split
+    return classes, (np.zeros(len(items)) if split is None else split).astype(np.int64)

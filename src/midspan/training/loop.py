@@ -9,12 +9,10 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.optim import SGD, AdamW, Optimizer
+from torch import Tensor
 
 from midspan import progress
 from midspan.encoders import Encoder
@@ -23,18 +21,21 @@ from midspan.losses import RecognitionLoss
 from midspan.methods import Method
 from midspan.spaces import IntArray
 from midspan.training.augment import chain
+from midspan.training.batch_loader import BatchLoader
 from midspan.training.batch_norm import synchronised
 from midspan.training.checkpoint import Position, load_checkpoint, save_checkpoint
-from midspan.training.distributed import ALONE, Agreement, Processes
-from midspan.training.divided import divided_epochs, epoch_batches, recluster
-from midspan.training.feed import Feed
+from midspan.training.distributed import SINGLE_PROCESS, Processes, StepConsensus
+from midspan.training.divided import Phases, epoch_batches, recluster
+from midspan.training.freeze import train_mode
 from midspan.training.interrupt import interruptible
+from midspan.training.optimisers import make_optimiser
 from midspan.training.row_files import drop_rows, load_rows, save_rows
 from midspan.training.rows import clip, row_optimiser
 from midspan.training.samplers import Balanced, Sampler, Shuffled
 from midspan.training.settings import TrainSettings
 from midspan.training.step import Step
 from midspan.training.variations import Variations
+from midspan.training.views import OldView
 
 OnEpoch = Callable[[Mapping[str, float]], None]
 
@@ -42,7 +43,7 @@ NOTHING, SAVE, STOP = 0, 1, 2  # what a process may wish after a step; the large
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class TrainingTask:
     """What is learnt from what. Loss and method are prepared already."""
 
     encoder: Encoder
@@ -51,23 +52,24 @@ class Task:
     load: Callable[[IntArray], Tensor]  # rows → network input (B, …)
     labels: IntArray  # (N,)
     old_vectors: Tensor | None  # (N, D_old) unit
+    old_view: OldView | None = None  # the old encoder on what is shown, in place of old_vectors
     variations: Variations | None = None  # what is done to images, recorded
 
 
 def fit(
-    task: Task,
+    task: TrainingTask,
     *,
     settings: TrainSettings,
     seed: int,
     device: torch.device,
-    team: Processes = ALONE,
+    processes: Processes = SINGLE_PROCESS,
     checkpoint: Path | None = None,
     on_epoch: OnEpoch | None = None,
     show_progress: bool = True,
 ) -> float:
     """Train to the end, or on from `checkpoint`. Returns the seconds of training.
 
-    The first process of the team writes, tells and shows; the state is the same in all.
+    The first process writes, reports and shows progress; the state is the same in all.
     """
     modules = Step(
         encoder=task.encoder,
@@ -86,19 +88,22 @@ def fit(
         position = load_checkpoint(checkpoint, modules=modules, optimiser=optimiser)
         if class_rows is not None:
             load_rows(checkpoint, class_rows, name=position.rows)
-    learning = team.wrapped(modules, device)
+    learning = processes.data_parallel(modules, device)
     sampler = make_sampler(settings)
-    feed = Feed(
+    load_batch = BatchLoader(
         load=task.load,
         labels=task.labels,
         old_vectors=task.old_vectors,
+        old_view=task.old_view,
+        mixup=settings.mixup,
         augmentations=chain(settings.augment),
         variations=task.variations,
-        team=team,
+        processes=processes,
         device=device,
     )
+    phases = Phases.of(settings)
     steps = len(sampler.batches(task.labels, seed=seed, epoch=0))  # the same in every epoch
-    modules.train()
+    train_mode(modules)
 
     def save() -> None:
         if checkpoint is None:
@@ -107,8 +112,8 @@ def fit(
             position.rows = save_rows(
                 checkpoint, class_rows, epoch=position.epoch, step=position.step
             )
-            team.all(None)  # not before every part is on disk
-        if team.first:
+            processes.all_gather(None)  # not before every part is on disk
+        if processes.is_first:
             save_checkpoint(checkpoint, modules=modules, optimiser=optimiser, position=position)
             drop_rows(checkpoint, keep=position.rows)
 
@@ -116,30 +121,30 @@ def fit(
     last_save = started = time.perf_counter()
     before = position.seconds
     sums = {name: torch.tensor(value, device=device) for name, value in position.sums.items()}
-    agree = Agreement(team)
+    consensus = StepConsensus(processes)
     with (
         progress.bar(
-            "train", total=total, unit="images", show=show_progress and team.first
+            "train", total=total, unit="images", show=show_progress and processes.is_first
         ) as done,
         interruptible() as interrupted,
-        synchronised(task.encoder, world=team.world),
+        synchronised(task.encoder, world=processes.world),
     ):
         for epoch in range(position.epoch, settings.epochs):
-            divided = epoch < divided_epochs(settings)
-            if divided and position.step == 0 and epoch % settings.recluster_epochs == 0:
+            if position.step == 0 and phases.regroups(epoch, settings.recluster_epochs):
                 recluster(
                     modules,
                     load=task.load,
                     settings=settings,
                     seed=seed,
-                    again=epoch > 0,
-                    team=team,
+                    again=epoch > phases.first,
+                    processes=processes,
                 )
             batches = epoch_batches(
                 modules,
                 task.labels,
                 sampler,
-                divided=divided,
+                phases=phases,
+                own_classes=settings.own_classes,
                 steps=steps,
                 seed=seed,
                 epoch=epoch,
@@ -151,14 +156,16 @@ def fit(
                 for group in optimiser.param_groups:
                     group["lr"] = rate * group["factor"]
 
-                learner, rows = batches[step]
-                shown = feed(
+                plan = batches[step]
+                rows = plan.rows
+                inputs = load_batch(
                     rows,
-                    learner=learner,
+                    learner=plan.learner,
+                    classes=plan.classes,
                     epoch=epoch,
                     progress=global_step / (settings.epochs * steps),
                 )
-                terms = learning(shown)
+                terms = learning(inputs)
                 loss = torch.stack(list(terms.values())).sum()
                 optimiser.zero_grad(set_to_none=True)
                 loss.backward()  # type: ignore[no-untyped-call]
@@ -173,12 +180,12 @@ def fit(
                 position.step, position.seen = step + 1, position.seen + len(rows)
                 done(len(rows))
                 now = time.perf_counter()
-                wish = NOTHING
+                request = NOTHING
                 if interrupted():
-                    wish = STOP
-                elif team.first and now - last_save >= settings.checkpoint_seconds:
-                    wish, last_save = SAVE, now
-                agreed = agree(wish)
+                    request = STOP
+                elif processes.is_first and now - last_save >= settings.checkpoint_seconds:
+                    request, last_save = SAVE, now
+                agreed = consensus(request)
                 if agreed:
                     position.seconds = before + now - started
                     position.sums = {name: float(value) for name, value in sums.items()}
@@ -191,34 +198,15 @@ def fit(
                     )
             means = {name: float(value) / steps for name, value in sums.items()}
             check_finite(means, epoch=epoch)
-            if on_epoch is not None and team.first:
+            if on_epoch is not None and processes.is_first:
                 last = learning_rate(settings, step=(epoch + 1) * steps - 1, steps_per_epoch=steps)
                 on_epoch({"epoch": epoch + 1, "lr": last, "images": position.seen, **means})
             position = Position(epoch=epoch + 1, seconds=before + time.perf_counter() - started)
             sums = {}
-        agree.close()
+        consensus.close()
     save()
     modules.eval()
     return position.seconds
-
-
-def make_optimiser(modules: nn.Module, settings: TrainSettings) -> Optimizer:
-    """Weight decay for matrices and kernels only: norms and biases have nothing to forget."""
-    groups: dict[tuple[float, float], dict[str, Any]] = {}
-    factors = {
-        id(module.rows): module.rows_lr
-        for module in modules.modules()
-        if isinstance(module, RecognitionLoss)
-    }
-    for parameter in modules.parameters():
-        if parameter.requires_grad:
-            decay = settings.weight_decay if parameter.ndim > 1 else 0.0
-            key = (decay, factors.get(id(parameter), 1.0))
-            group = groups.setdefault(key, {"params": [], "weight_decay": decay, "factor": key[1]})
-            group["params"].append(parameter)
-    if settings.optimiser == "sgd":
-        return SGD(list(groups.values()), lr=settings.lr, momentum=settings.momentum)
-    return AdamW(list(groups.values()), lr=settings.lr)
 
 
 def make_sampler(settings: TrainSettings) -> Sampler:
@@ -257,5 +245,5 @@ def check_finite(means: Mapping[str, float], *, epoch: int) -> None:
     if broken:
         raise RunError(
             f"{' and '.join(broken)} became {means[broken[0]]} in epoch {epoch + 1}; lower [train] "
-            "lr, set clip, or look for broken images, then start again with --restart"
+            "lr, set clip, or look for broken images, then start again with `restart`"
         )

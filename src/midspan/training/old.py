@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,16 +12,18 @@ import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from midspan.data.cache import cache_dir
 from midspan.encoders import Encoder, OnnxEncoder, load_encoder
-from midspan.errors import DataError, FormatError, UnknownId
+from midspan.errors import DataError, FormatError, LabelMismatch, UnknownId
+from midspan.labels import ClassNames, are_numbers, some_names, warn_numbered
 from midspan.losses import RecognitionLoss
 from midspan.methods import OldArtifacts, OldClassifier
-from midspan.spaces import Embeddings, IntArray, Space, fingerprint
+from midspan.spaces import Embeddings, Space, fingerprint
 from midspan.training.distributed import Processes
+from midspan.training.features import embed_items
 from midspan.training.folders import CLASSIFIER
 from midspan.training.inputs import Inputs, Items
 from midspan.training.old_file import artifacts_path, is_whole, read_artifacts, write_artifacts
@@ -40,18 +43,22 @@ class OldModel:
     @classmethod
     def load(cls, settings: OldSettings) -> OldModel:
         if settings.embeddings is not None:
-            stored = Embeddings.load(settings.embeddings)
+            stored = Embeddings.load(settings.embeddings, space=settings.space)
             return cls(stored.space, encoder=None, stored=stored, classifier=None, class_names=())
         assert settings.run is not None
         encoder = load_encoder(settings.run)
         classifier, names = read_classifier(Path(settings.run))
         return cls(encoder.space, encoder, stored=None, classifier=classifier, class_names=names)
 
-    def embed(self, items: Items, *, show_progress: bool) -> Embeddings:
-        """Old vectors of these items, in their order; from the cache if they were made before."""
+    def embed(self, items: Items, *, whole: Items | None = None, show_progress: bool) -> Embeddings:
+        """Old vectors of these items, in their order; from the cache if they were made before.
+
+        whole: the set that they are part of, of which features may be cached.
+        They have the items' own labels: a file's may be missing, or numbered by another version.
+        """
         if self.stored is not None:
             try:
-                return self.stored.take(items.ids)
+                return _relabelled(self.stored.take(items.ids), items)
             except UnknownId as error:
                 raise DataError(f"old vectors are missing for some images: {error}") from error
         assert self.encoder is not None
@@ -59,12 +66,27 @@ class OldModel:
         path = cache_dir() / "old" / f"{key}.npz"
         if path.exists():
             try:
-                return Embeddings.load(path).take(items.ids)
+                return _relabelled(Embeddings.load(path).take(items.ids), items, check=False)
             except (FormatError, UnknownId):
                 path.unlink()  # a damaged cache entry is only a loss of time
-        embeddings = self.encoder.embed(items, progress=show_progress)
+        embeddings = embed_items(self.encoder, items, whole=whole, show_progress=show_progress)
         embeddings.save(path)
         return embeddings
+
+
+def _relabelled(old: Embeddings, items: Items, *, check: bool = True) -> Embeddings:
+    if items.labels is None:
+        return old
+    if check and old.labels is not None and not old.numbered:
+        differ = np.flatnonzero(old.labels != items.labels)
+        if len(differ):
+            row = differ[0]
+            raise LabelMismatch(
+                f"{len(differ)} of {len(old)} items have another label in the file of old vectors, "
+                f"first {str(items.ids[row])!r}: there {str(old.labels[row])!r}, in the data "
+                f"{str(items.labels[row])!r}; are these the vectors of the same images?"
+            )
+    return old.with_columns({"labels": items.labels})
 
 
 def content_key(items: Items) -> str:
@@ -80,38 +102,51 @@ def artifacts(
     settings: OldSettings,
     inputs: Inputs,
     *,
-    team: Processes,
+    processes: Processes,
     show_progress: bool,
+    views: Views | None = None,
 ) -> OldArtifacts:
     """From a file of the cache that the first process of each machine makes, and all map.
 
-    `old` is wanted in that process alone.
+    `old` is expected in that process alone. views: augmented views of the images, from which
+    class centres and radii are then measured.
     """
 
     def make() -> Path:
         assert old is not None
-        return _made(old, inputs, show_progress=show_progress)
+        return _made(old, inputs, views=views, show_progress=show_progress)
 
-    path = team.once_a_machine(make)
+    path = processes.once_per_machine(make)
     classifier, names = (None, ()) if settings.run is None else read_classifier(Path(settings.run))
     return read_artifacts(
         path,
         labels=torch.from_numpy(inputs.labels),
         classifier=classifier,
-        label_map=torch.from_numpy(label_map(inputs.class_names, names)),
+        label_map=torch.from_numpy(ClassNames(inputs.class_names).places_in(names)),
     )
 
 
-def _made(old: OldModel, inputs: Inputs, *, show_progress: bool) -> Path:
+@dataclass(frozen=True)
+class Views:
+    """Old vectors of augmented views, computed when they are asked for."""
+
+    key: str  # what they depend on beside the encoder and the images
+    vectors: Callable[[], Tensor]  # (K, N, D_old)
+
+
+def _made(old: OldModel, inputs: Inputs, *, views: Views | None, show_progress: bool) -> Path:
     labels, classes = inputs.labels, len(inputs.class_names)
     # of a file of vectors nobody vouches for what is in it: the vectors themselves are the key
     stored = old.embed(inputs.train, show_progress=False) if old.encoder is None else None
     content = content_key(inputs.train) if stored is None else stored.vectors.tobytes()
-    path = artifacts_path(old.space.fingerprint, content, labels.tobytes(), str(classes))
+    seen = "" if views is None else views.key
+    path = artifacts_path(old.space.fingerprint, content, labels.tobytes(), str(classes), seen)
     if not is_whole(path):
         if stored is None:
             assert old.encoder is not None
-            stored = old.encoder.embed(inputs.train, progress=show_progress)
+            stored = embed_items(
+                old.encoder, inputs.train, whole=inputs.whole, show_progress=show_progress
+            )
         write_artifacts(
             path,
             OldArtifacts.measure(
@@ -119,15 +154,29 @@ def _made(old: OldModel, inputs: Inputs, *, show_progress: bool) -> Path:
                 vectors=torch.from_numpy(stored.vectors),
                 labels=torch.from_numpy(labels),
                 num_classes=classes,
+                views=None if views is None else views.vectors(),
             ),
         )
     return path
 
 
-def label_map(new: Sequence[str], old: Sequence[str]) -> IntArray:
-    """Old class of each new class, found by name; -1 where the old encoder did not know it."""
-    place = {name: index for index, name in enumerate(old)}
-    return np.array([place.get(name, -1) for name in new], dtype=np.int64)
+def check_class_names(inputs: Inputs, old: Sequence[str]) -> None:
+    """Old class weights are found by class name; say so where that cannot work.
+
+    Disjoint classes are a case of its own (open-class), but names on one side and numbers on the
+    other are the same classes called differently.
+    """
+    if isinstance(inputs.train, Embeddings) and inputs.train.numbered:
+        warn_numbered(what="training vectors")
+    if set(old).isdisjoint(inputs.class_names) and are_numbers(old) != are_numbers(
+        inputs.class_names
+    ):
+        warnings.warn(
+            f"no class of the old run has the name of a training class: the old run has "
+            f"{some_names(old)}, the data {some_names(inputs.class_names)}; the old class weights "
+            "are not used for them. Train the old encoder on data with the same class names",
+            stacklevel=2,
+        )
 
 
 def save_classifier(

@@ -17,7 +17,7 @@ from midspan.data.cache import cache_dir
 from midspan.methods import OldArtifacts, OldClassifier
 from midspan.spaces import Space, fingerprint
 
-FORMAT = "1"  # raise it when the measures change
+FORMAT = "2"  # raise it when the measures change
 TENSORS = ("vectors", "counts", "centres", "radii", "angles")
 
 

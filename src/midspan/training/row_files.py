@@ -48,7 +48,7 @@ def save_rows(checkpoint: Path, rows: RowOptimiser, *, epoch: int, step: int) ->
 
 def load_rows(checkpoint: Path, rows: RowOptimiser, *, name: str) -> None:
     """The own part, from the parts of as many processes as there were."""
-    held, found = rows.loss.held, 0
+    held, loaded = rows.loss.held, 0
     folder = rows_folder(checkpoint)
     try:
         for file in folder.glob(f"{name}.*.safetensors"):
@@ -60,18 +60,18 @@ def load_rows(checkpoint: Path, rows: RowOptimiser, *, name: str) -> None:
                 start, stop = max(first, held.first), min(last, held.last)
                 if start >= stop:
                     continue
-                found += stop - start
+                loaded += stop - start
                 for key, target in rows.tensors.items():
                     piece = opened.get_slice(key)[start - first : stop - first]
                     target[start - held.first : stop - held.first] = piece.to(target.device)
     except (SafetensorError, OSError, KeyError, ValueError) as error:
         raise FormatError(
-            f"{folder}: not readable ({error}); start again with --restart"
+            f"{folder}: not readable ({error}); start again with `restart`"
         ) from error
-    if found != held.last - held.first:
+    if loaded != held.last - held.first:
         raise FormatError(
-            f"{folder}: of the classes {held.first} to {held.last} only {found} are there; bring "
-            "back all files of the checkpoint, or start again with --restart"
+            f"{folder}: of the classes {held.first} to {held.last} only {loaded} are there; bring "
+            "back all files of the checkpoint, or start again with `restart`"
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,17 +13,30 @@ import torch
 
 from midspan.bridges import Bridge
 from midspan.encoders import Encoder, load_encoder
+from midspan.encoders.allocator import keep_freed_memory
 from midspan.errors import MissingDependency
-from midspan.training.assemble import decoded, new_encoder, prepared, variations
-from midspan.training.distributed import Processes, check_shared, processes
+from midspan.evidence import Evidence
+from midspan.training.assemble import (
+    decoded,
+    frozen_features,
+    new_encoder,
+    prepared,
+    readable,
+    start_at_old,
+    variations,
+)
+from midspan.training.checks import check_config
+from midspan.training.distributed import Processes, check_shared, join_processes
 from midspan.training.folders import TENSORBOARD, RunFolder
+from midspan.training.freeze import freeze, head_alone
 from midspan.training.inputs import Inputs, loader, read_inputs
-from midspan.training.loop import Task, fit
+from midspan.training.loop import TrainingTask, fit
 from midspan.training.maps import load_maps, save_maps
-from midspan.training.old import OldModel, save_classifier
+from midspan.training.old import OldModel, check_class_names, save_classifier
 from midspan.training.row_files import drop_rows, whole_classifier
-from midspan.training.scores import check_old_labels, scores
+from midspan.training.scores import scores
 from midspan.training.settings import RunConfig
+from midspan.training.shown import class_views, old_views
 
 
 @dataclass(frozen=True)
@@ -56,17 +70,53 @@ def train(
     device: str | None = None,
     progress: bool = True,
 ) -> RunResult:
-    """Train one encoder. A finished run is not repeated, a stopped one goes on where it was."""
+    """Train one encoder. A finished run is not repeated, a stopped one continues where it was.
+
+    Args:
+        config: A run file (`.toml`), or a RunConfig.
+        out: Folder of the run: config.toml, env.json, log.jsonl, metrics.json, encoder/.
+        restart: Begin again, and discard what is there.
+        device: "cpu", "cuda" …; default CUDA if there is one, else the CPU.
+        progress: A progress bar.
+
+    Returns:
+        The encoder, its metrics and the folder.
+
+    Raises:
+        ConfigError: The run file has a setting that does not exist or does not fit.
+        DataError: Images or labels that cannot be trained on.
+        RunError: The folder holds another run.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> import midspan as ms
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     run_file = pathlib.Path(folder, "tiny.toml")
+        ...     _ = run_file.write_text('''
+        ... [data]
+        ... name = "digits"
+        ... [encoder]
+        ... backbone = "small-cnn"
+        ... dim = 16
+        ... [train]
+        ... epochs = 1
+        ... ''')
+        ...     result = ms.train(run_file, out=pathlib.Path(folder, "run"), progress=False)
+        >>> result.encoder.dim
+        16
+    """
     if not isinstance(config, RunConfig):
-        config = RunConfig.load(config)
-    with processes(device) as (team, where):
+        config = RunConfig.load(config, default_name=Path(out).name)
+    with join_processes(device) as (processes, where):
+        if where.type == "cpu":
+            keep_freed_memory()
         return _train(
             config,
             Path(out),
             restart=restart,
-            team=team,
+            processes=processes,
             device=where,
-            show=progress and team.first,
+            show=progress and processes.is_first,
         )
 
 
@@ -75,49 +125,111 @@ def _train(
     out: Path,
     *,
     restart: bool,
-    team: Processes,
+    processes: Processes,
     device: torch.device,
     show: bool,
 ) -> RunResult:
-    """The same in every process of the team, except that the first alone writes and judges."""
-    finished = team.once(lambda: RunFolder.open(out, config, restart=restart).finished)
+    """Runs in every process; only the first one writes and evaluates."""
     folder = RunFolder(out)
-    check_shared(folder.path, team)
-    if finished:
+    if processes.once(lambda: folder.check(config, restart=restart)):
+        check_shared(folder.path, processes)
         return RunResult(folder.path, _trained(folder), folder.metrics())
-
-    if team.world > 1 and config.data.get("name") == "webdataset":
-        team.once_a_machine(lambda: len(read_inputs(config).labels))  # the others find the index
+    check_config(config)  # this and the data before the folder is made: a typo claims nothing
+    if processes.world > 1 and config.data.get("name") == "webdataset":
+        processes.once_per_machine(
+            lambda: len(read_inputs(config).labels)
+        )  # the others find the index
     inputs = read_inputs(config)
     # of the others none needs the old encoder itself: what they know of it is in a shared file
-    old = team.by_first_here(lambda: _old(config, inputs))
+    # unless it is run on what is shown
+    old = (
+        _old(config, inputs)
+        if _shows(config)
+        else processes.on_first_of_machine(lambda: _old(config, inputs))
+    )
     torch.manual_seed(config.seed)  # class rows and what a method learns
     encoder = new_encoder(config, inputs)
-    inputs = decoded(inputs, encoder, team=team, show_progress=show)
-    loss, method, known = prepared(config, inputs, old, team=team, show_progress=show)
+    with ExitStack() as held:
+        processes.once(lambda: held.enter_context(folder.claimed(config, restart=restart)))
+        check_shared(folder.path, processes)
+        processes.once(lambda: folder.keep_classes(inputs.class_names))
+        return _train_in(
+            folder, config, inputs, old, encoder, processes=processes, device=device, show=show
+        )
+
+
+def _train_in(
+    folder: RunFolder,
+    config: RunConfig,
+    inputs: Inputs,
+    old: OldModel | None,
+    encoder: Encoder,
+    *,
+    processes: Processes,
+    device: torch.device,
+    show: bool,
+) -> RunResult:
+    frozen = freeze(encoder, config.encoder.freeze)
+    features = frozen_features(
+        config, encoder, inputs, frozen=frozen, processes=processes, show_progress=show
+    )
+    if features is None:
+        inputs = decoded(inputs, encoder, processes=processes, show_progress=show)
+        learner, load = encoder, loader(encoder, inputs.train)
+    else:  # the head alone learns, from what the backbone said once
+        inputs = readable(inputs, features)
+        learner, load = head_alone(encoder, space=features.space), features.loader(inputs.train.ids)
+    views = None
+    if config.old is not None:
+        views = old_views(
+            config, old, inputs, encoder=encoder, features=features, show_progress=show
+        )
+    loss, method, known = prepared(
+        config,
+        inputs,
+        old,
+        views=None if views is None else class_views(config, views, load, inputs, device=device),
+        processes=processes,
+        show_progress=show,
+    )
+    if config.encoder.start == "ridge":
+        start_at_old(encoder, inputs, features, known, show_progress=show)
 
     seconds = fit(
-        Task(
-            encoder=encoder,
+        TrainingTask(
+            encoder=learner,
             loss=loss,
             method=method,
-            load=loader(encoder, inputs.train),
+            load=load,
             labels=inputs.labels,
             old_vectors=None if known is None else known.vectors,
-            variations=variations(config, inputs.train, team=team),
+            old_view=None if views is None or known is None else views.view,
+            variations=variations(config, inputs.train, processes=processes),
         ),
         settings=config.train,
         seed=config.seed,
         device=device,
-        team=team,
+        processes=processes,
         checkpoint=folder.checkpoint,
-        on_epoch=_epoch_log(folder, tensorboard=config.train.tensorboard) if team.first else None,
+        on_epoch=_epoch_log(folder, tensorboard=config.train.tensorboard)
+        if processes.is_first
+        else None,
         show_progress=show,
     )
-    if known is not None and "direct" in method.directions:
-        encoder.compatible_with = (known.space.fingerprint,)
+    whole = whole_classifier(loss, group=processes.slow_group)
 
-    whole = whole_classifier(loss, group=team.patient)
+    prefix_dims = None
+    if known is not None and "direct" in method.directions and known.space.dim < encoder.dim:
+        prefix_dims = known.space.dim
+
+    def record(metrics: Mapping[str, Any]) -> bool:
+        """Compatible with the old space, but only together with what the test found."""
+        if known is None or "direct" not in method.directions:
+            return False
+        encoder.compatible_with = (known.space.fingerprint,)
+        encoder.compatible_dims = prefix_dims
+        encoder.evidence = (Evidence.from_dict(metrics["criterion"], source=str(folder.path)),)
+        return True
 
     def finish() -> dict[str, Any]:
         encoder.save(folder.encoder)
@@ -140,19 +252,42 @@ def _train(
             "train_classes": len(inputs.class_names),
             "skipped_images": [str(item) for item in getattr(inputs.train, "skipped", ())],
             "train_seconds": round(seconds, 3),
-            **scores(config, inputs.test, encoder, old, bridges, show_progress=show),
+            **({} if known is None or views is None else {"old_views": views.kind}),
+            **({"old_views_note": views.note} if views is not None and views.note else {}),
+            **scores(
+                config,
+                inputs.test,
+                encoder,
+                old,
+                bridges,
+                whole=inputs.whole,
+                prefix_dims=prefix_dims,
+                show_progress=show,
+            ),
         }
+        if record(metrics):
+            encoder.save(folder.encoder)
         folder.write_metrics(metrics)
         folder.checkpoint.unlink(missing_ok=True)  # the encoder is saved: nothing to resume
         drop_rows(folder.checkpoint)
         return metrics
 
-    return RunResult(folder.path, encoder, team.once(finish))
+    metrics = processes.once(finish)
+    record(metrics)  # in every process
+    return RunResult(folder.path, encoder, metrics)
+
+
+def _shows(config: RunConfig) -> bool:
+    """Whether every process needs the old encoder itself."""
+    return config.old is not None and config.old.run is not None and config.old.views != "cached"
 
 
 def _old(config: RunConfig, inputs: Inputs) -> OldModel | None:
-    old = None if config.old is None else OldModel.load(config.old)
-    check_old_labels(config, inputs.test, old)
+    if config.old is None:
+        return None
+    old = OldModel.load(config.old)
+    if old.class_names:
+        check_class_names(inputs, old.class_names)
     return old
 
 
@@ -169,7 +304,7 @@ def _epoch_log(folder: RunFolder, *, tensorboard: bool) -> Callable[[Mapping[str
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
             raise MissingDependency(
-                "tensorboard", extra="train", wanted_for="[train] tensorboard = true"
+                "tensorboard", extra="train", required_for="[train] tensorboard = true"
             ) from error
         writer = SummaryWriter(str(folder.path / TENSORBOARD))
     started = time.perf_counter()

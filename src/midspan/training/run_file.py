@@ -14,6 +14,7 @@ from midspan.errors import ConfigError
 _PATHS = (
     ("data", "path"),
     ("data", "test"),
+    ("encoder", "init_from"),
     ("old", "run"),
     ("old", "embeddings"),
     ("variations", "attributes"),
@@ -25,7 +26,7 @@ def apply_change(raw: dict[str, Any], change: str) -> None:
     place, separator, value = change.partition("=")
     section, _, key = place.strip().rpartition(".")
     if not separator or not key:
-        raise ConfigError(f"--set {change!r}: wanted section.key=value, e.g. train.epochs=5")
+        raise ConfigError(f"change {change!r}: expected section.key=value, e.g. train.epochs=5")
     try:
         parsed = tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from midspan.config import check_settings, construct, read_toml
-from midspan.encoders.heads import CONFIDENCE_RANGE
+from midspan.encoders.confidence_range import CONFIDENCE_RANGE
 from midspan.errors import ConfigError
 from midspan.training.run_file import apply_change, to_toml, with_paths
 
@@ -42,6 +42,7 @@ class TrainSettings:
     images_per_class: int = 4
     optimiser: Literal["adamw", "sgd"] = "adamw"
     lr: float = 1e-3
+    backbone_lr: float | None = None  # of the backbone; None: lr, as for all else
     weight_decay: float = 0.05
     momentum: float = 0.9  # sgd only
     warmup_epochs: float = 1.0
@@ -49,8 +50,12 @@ class TrainSettings:
     learners: int = 1  # Divide & Conquer: slices of the embedding, each with a cluster of its own
     recluster_epochs: int = 2  # its released code
     conquer: float = 0.05  # share of the epochs, at the end, for the whole embedding; its code
+    warm_up_learners: float = 0.0  # share at the start for the whole, so that clusters mean much
+    all_dims_from: float = 0.4  # share from which a cluster's batch teaches all dims; its code
+    own_classes: bool = False  # a cluster's batch is told apart from the classes in it alone
     clip: float = 5.0  # largest gradient norm; 0 = no clipping
     augment: tuple[str, ...] = ()
+    mixup: float = 0.0  # part of each batch that becomes mixtures, for methods that match those
     precision: Literal["auto", "fp32"] = "auto"
     checkpoint_seconds: float = 60.0
     tensorboard: bool = False
@@ -60,12 +65,16 @@ class TrainSettings:
             "epochs": self.epochs >= 1,
             "batch_size": self.batch_size >= 1,
             "lr": self.lr > 0,
+            "backbone_lr": self.backbone_lr is None or self.backbone_lr > 0,
+            "mixup": 0 <= self.mixup < 1,
             "weight_decay": self.weight_decay >= 0,
             "warmup_epochs": 0 <= self.warmup_epochs <= self.epochs,
             "recognition_weight": self.recognition_weight >= 0,
             "learners": self.learners >= 1,
             "recluster_epochs": self.recluster_epochs >= 1,
             "conquer": 0 <= self.conquer <= 1,
+            "warm_up_learners": 0 <= self.warm_up_learners < 1,
+            "all_dims_from": 0 <= self.all_dims_from <= 1,
             "clip": self.clip >= 0,
         }
         for name, fine in wrong.items():
@@ -80,11 +89,14 @@ class EncoderSettings:
     backbone: str = "small-resnet"
     dim: int = 128
     head: str = "linear"
-    size: int | None = None
+    size: int | tuple[int, int] | None = None  # side of a square, or [height, width]
     channels: Literal[1, 3] | None = None
     sub_embeddings: int | None = None  # slices of length 1 each; None: one for each learner
     confident: bool = False  # a confidence for each sub-embedding, for the loss 'url'
     first_confidence: float = 64.0  # where they start: the scale of CosFace
+    freeze: bool | Literal["backbone"] | int = False  # true: whole backbone; n: all but n blocks
+    init_from: str | None = None  # encoder or run folder whose weights are the start
+    start: Literal["random", "ridge"] = "random"  # ridge: closed-form map to the old vectors
     settings: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -107,6 +119,7 @@ class ClassifierSettings:
     Partial FC (arXiv:2010.05222). Default: a sample rate of 1, which leaves nothing out.
     """
 
+    init: Literal["random", "old-centres"] = "random"  # where class rows start
     sharded: bool = False  # each process holds a part of them
     sample_rate: float = 1.0  # share of the classes that count in a step
 
@@ -114,6 +127,11 @@ class ClassifierSettings:
         if not 0 < self.sample_rate <= 1:
             raise ConfigError(
                 f"[classifier] sample_rate = {self.sample_rate}: wanted 0 < sample_rate <= 1"
+            )
+        if self.sharded and self.init != "random":
+            raise ConfigError(
+                f"[classifier] init = {self.init!r} and sharded = true do not go together yet; "
+                "drop one of them"
             )
         if self.sample_rate < 1 and not self.sharded:
             raise ConfigError(
@@ -168,10 +186,15 @@ class OldSettings:
 
     run: str | None = None
     embeddings: str | None = None
+    space: str | None = None  # name of the space of `embeddings`, for a file that does not hold it
+    views: Literal["shown", "cached"] | None = None  # None: shown, where the old encoder can embed
+    view_passes: int = 2  # augmented passes over the images for class centres and radii
 
     def __post_init__(self) -> None:
         if (self.run is None) == (self.embeddings is None):
             raise ConfigError("[old] wants either run = '…' or embeddings = '….npz'")
+        if self.space is not None and self.embeddings is None:
+            raise ConfigError("[old] space is for embeddings; a run has its own space")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,15 +236,18 @@ class RunConfig:
     }
 
     @classmethod
-    def load(cls, path: str | Path, *, changes: Sequence[str] = ()) -> RunConfig:
+    def load(
+        cls, path: str | Path, *, changes: Sequence[str] = (), default_name: str | None = None
+    ) -> RunConfig:
         """Read a run file; `changes` are 'section.key=value' in TOML's own notation.
 
-        Paths in the file are meant from its folder, paths in `changes` from where we are.
+        Paths in the file are meant from its folder, paths in `changes` from where we are. A file
+        without `name` gets `default_name`, or its own.
         """
         raw = with_paths(read_toml(path), Path(path).resolve().parent)
         for change in changes:
             apply_change(raw, change)
-        return cls.from_dict(raw, default_name=Path(path).stem)
+        return cls.from_dict(raw, default_name=default_name or Path(path).stem)
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any], *, default_name: str = "run") -> RunConfig:

@@ -12,8 +12,9 @@ from midspan.data import ImageSet
 from midspan.encoders import Encoder
 from midspan.encoders.uncertainty import UncertaintyHead
 from midspan.errors import DataError
-from midspan.spaces import Embeddings
-from midspan.training.draws import Draws
+from midspan.labels import ClassNames
+from midspan.spaces import Embeddings, IntArray
+from midspan.training.batch_loader import BatchRandom
 from midspan.training.inputs import loader
 from midspan.training.samplers import Balanced
 from midspan.training.variations import Variations
@@ -62,7 +63,7 @@ def fit_uncertainty(
             for rows in sampler.batches(labels, seed=seed, epoch=epoch)[: steps - step]:
                 images = load(rows).to(device)
                 if variations is not None:
-                    images, _ = variations(images, rows, Draws.whole(len(rows), generator))
+                    images, _ = variations(images, rows, BatchRandom.whole(len(rows), generator))
                 with torch.no_grad():
                     features = encoder.features(images)
                     vectors = F.normalize(encoder.from_features(features).float())
@@ -95,10 +96,10 @@ def genuine_score(vectors: Tensor, log_variance: Tensor, labels: Tensor) -> Tens
     return (-0.5 * apart * torch.exp(-spread) - 0.5 * width * spread).sum(1).mean()
 
 
-def _labels(items: ImageSet | Embeddings) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _labels(items: ImageSet | Embeddings) -> IntArray:
     if items.labels is None:
         raise DataError("these items have no labels; uncertainty is learnt from pairs of one class")
-    _, dense, counts = np.unique(items.labels, return_inverse=True, return_counts=True)
-    if counts.max(initial=0) < 2:
+    dense = ClassNames.of(items.labels).encode(items.labels)
+    if np.bincount(dense).max(initial=0) < 2:
         raise DataError("no class has two images; uncertainty is learnt from pairs of one class")
-    return np.asarray(dense, dtype=np.int64)
+    return dense

@@ -19,11 +19,11 @@ from midspan.data import ImageSet
 from midspan.losses.decorrelation import Decorrelation
 from midspan.spaces import IntArray
 from midspan.training.attributes import AttributeNet, mine
-from midspan.training.distributed import ALONE, Processes
-from midspan.training.draws import Draws
+from midspan.training.batch_loader import BatchRandom
+from midspan.training.distributed import SINGLE_PROCESS, Processes
 from midspan.training.settings import VariationSettings
 
-Variation = Callable[[Tensor, Draws], Tensor]
+Variation = Callable[[Tensor, BatchRandom], Tensor]
 
 VARIATIONS = {
     "blur": "midspan.training.variations:blur",
@@ -43,12 +43,12 @@ class Variations:
     known: Tensor | None = None  # (N, A) variations that the training images have by themselves
     decorrelation: Decorrelation | None = None  # None: augmentation alone
 
-    def __call__(self, images: Tensor, rows: IntArray, draws: Draws) -> tuple[Tensor, Tensor]:
+    def __call__(self, images: Tensor, rows: IntArray, rng: BatchRandom) -> tuple[Tensor, Tensor]:
         """Own images, and what each of the whole batch has: (B, M) 0 or 1, applied before known.
 
         rows (B,) are those of the whole batch.
         """
-        images, applied = vary(images, names=self.names, probability=self.probability, draws=draws)
+        images, applied = vary(images, names=self.names, probability=self.probability, rng=rng)
         if self.known is None:
             return images, applied
         own = self.known[torch.from_numpy(rows)].to(applied)
@@ -62,7 +62,7 @@ def make_variations(
     dim: int,
     sub_embeddings: int,
     seed: int,
-    team: Processes = ALONE,
+    processes: Processes = SINGLE_PROCESS,
 ) -> Variations:
     """As a run file wants them; attributes are mined once, from the images as they are."""
     for name in settings.names:
@@ -70,7 +70,7 @@ def make_variations(
     known = None
     if settings.attributes is not None:
         net = AttributeNet.load(settings.attributes)
-        known = team.once(lambda: mine(net, images, threshold=settings.threshold))
+        known = processes.once(lambda: mine(net, images, threshold=settings.threshold))
     decorrelation = None
     if settings.variation_weight or settings.confusion_weight:
         decorrelation = Decorrelation(
@@ -85,50 +85,50 @@ def make_variations(
 
 
 def vary(
-    images: Tensor, *, names: tuple[str, ...], probability: float, draws: Draws
+    images: Tensor, *, names: tuple[str, ...], probability: float, rng: BatchRandom
 ) -> tuple[Tensor, Tensor]:
     """Each variation independently on some of the images; (B, M) says which of the whole batch."""
-    chosen = torch.rand(draws.total, len(names), generator=draws.generator) < probability  # (B, M)
-    own = chosen[draws.start : draws.stop]
+    chosen = torch.rand(rng.total, len(names), generator=rng.generator) < probability  # (B, M)
+    own = chosen[rng.start : rng.stop]
     for column, name in enumerate(names):
         if chosen[:, column].any():  # here or elsewhere: the draws are made by all
             rows = own[:, column].nonzero()[:, 0].to(images.device)
             change: Variation = look_up(VARIATIONS, name, what="variation")
-            changed = change(images[rows], draws.among(chosen[:, column]))
+            changed = change(images[rows], rng.subset(chosen[:, column]))
             images = images.index_copy(0, rows, changed)
     return images, chosen.float().to(images.device)
 
 
-def blur(images: Tensor, draws: Draws) -> Tensor:
+def blur(images: Tensor, rng: BatchRandom) -> Tensor:
     """Gaussian, σ from 2 % to 10 % of the side but at least half a pixel.
 
     As two products with a matrix an image: each image has its own σ, which no convolution allows.
     """
     height, width = images.shape[2:]
-    share = draws.rand() * 0.08 + 0.02
+    share = rng.rand() * 0.08 + 0.02
     rows = _smoothing(height, share * height).to(images.device)  # (B, H, H)
     columns = _smoothing(width, share * width).to(images.device)  # (B, W, W)
     return rows.unsqueeze(1) @ images @ columns.unsqueeze(1).mT
 
 
-def occlusion(images: Tensor, draws: Draws) -> Tensor:
+def occlusion(images: Tensor, rng: BatchRandom) -> Tensor:
     """7 × 7 blocks, of which 10 to 50 % take the darkest value of the image."""
     height, width = images.shape[2:]
-    share = draws.rand() * 0.4 + 0.1
-    hidden = draws.rand(1, BLOCKS, BLOCKS) < share.view(-1, 1, 1, 1)
+    share = rng.rand() * 0.4 + 0.1
+    hidden = rng.rand(1, BLOCKS, BLOCKS) < share.view(-1, 1, 1, 1)
     mask = F.interpolate(hidden.float(), size=(height, width), mode="nearest").to(images.device)
     dark = images.amin(dim=(1, 2, 3), keepdim=True)
     return torch.where(mask > 0, dark, images)
 
 
-def perspective(images: Tensor, draws: Draws) -> Tensor:
+def perspective(images: Tensor, rng: BatchRandom) -> Tensor:
     """Each corner moves by up to 20 % of the sides; what comes in from outside repeats the border.
 
     The distortion of torchvision's RandomPerspective moves them by up to 25 %, inwards only.
     """
     count, _, height, width = images.shape
     corners = torch.tensor([[-1.0, -1.0], [1.0, -1.0], [1.0, 1.0], [-1.0, 1.0]])
-    moved = corners + (draws.rand(4, 2) * 0.8 - 0.4)
+    moved = corners + (rng.rand(4, 2) * 0.8 - 0.4)
     h = homographies(corners, moved)  # (B, 3, 3)
     y = torch.linspace(-1, 1, height).view(-1, 1).expand(height, width)
     x = torch.linspace(-1, 1, width).view(1, -1).expand(height, width)
@@ -146,8 +146,8 @@ def homographies(corners: Tensor, moved: Tensor) -> Tensor:
     one, zero = torch.ones_like(x), torch.zeros_like(x)
     upper = torch.stack([x, y, one, zero, zero, zero, -u * x, -u * y], dim=2)
     lower = torch.stack([zero, zero, zero, x, y, one, -v * x, -v * y], dim=2)
-    found = torch.linalg.solve(torch.cat([upper, lower], 1), torch.cat([u, v], 1))  # (B, 8)
-    return torch.cat([found, torch.ones(count, 1)], dim=1).view(count, 3, 3)
+    coefficients = torch.linalg.solve(torch.cat([upper, lower], 1), torch.cat([u, v], 1))  # (B, 8)
+    return torch.cat([coefficients, torch.ones(count, 1)], dim=1).view(count, 3, 3)
 
 
 def _smoothing(size: int, sigma: Tensor) -> Tensor:

@@ -1,18 +1,21 @@
 """Moving a gallery from one space to the next: `Upgrade` is the front door, `gate` decides."""
 
-from midspan.upgrade.backfill import Report, Settings, run
+from midspan.gallery.records import MODES, Mode, Record
+from midspan.upgrade.backfill import run
 from midspan.upgrade.embed import Embed, Embedded, Staged, from_embeddings
-from midspan.upgrade.gate import Check, GateResult, gate, judged
-from midspan.upgrade.mixing import Mixing, choose_scores, fit_scores
+from midspan.upgrade.failures import Reason, reasons, use_source, without_uris
+from midspan.upgrade.finish import Finished, Forgotten, RolledBack
+from midspan.upgrade.gate import gate
+from midspan.upgrade.images import ImageEncoder, as_embed, images_embedder
 from midspan.upgrade.orders import ORDERS, Hints, order_named
 from midspan.upgrade.plan import Plan
-from midspan.upgrade.record import MODES, Mode, Record
-from midspan.upgrade.routing import search
-from midspan.upgrade.shadow import Shadow, shadow_gate, watch
+from midspan.upgrade.shadow import judged_by, shadow_gate, watch
+from midspan.upgrade.shadow_queries import Shadow
 from midspan.upgrade.status import Status
-from midspan.upgrade.steps import Finished, RolledBack, judged_by
 from midspan.upgrade.throttle import Latency
 from midspan.upgrade.upgrade import Upgrade
+from midspan.upgrade.verdicts import Check, GateResult, judged
+from midspan.upgrade.worker import Report, Settings
 
 __all__ = [
     "MODES",
@@ -21,12 +24,14 @@ __all__ = [
     "Embed",
     "Embedded",
     "Finished",
+    "Forgotten",
     "GateResult",
     "Hints",
+    "ImageEncoder",
     "Latency",
-    "Mixing",
     "Mode",
     "Plan",
+    "Reason",
     "Record",
     "Report",
     "RolledBack",
@@ -35,15 +40,17 @@ __all__ = [
     "Staged",
     "Status",
     "Upgrade",
-    "choose_scores",
-    "fit_scores",
+    "as_embed",
     "from_embeddings",
     "gate",
+    "images_embedder",
     "judged",
     "judged_by",
     "order_named",
+    "reasons",
     "run",
-    "search",
     "shadow_gate",
+    "use_source",
     "watch",
+    "without_uris",
 ]

@@ -8,26 +8,30 @@ batch, and a vector that is there already is never written twice.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
 
 from midspan import progress
 from midspan.errors import ConfigError, GalleryError
-from midspan.gallery import Gallery
+from midspan.gallery import Gallery, Task
+from midspan.gallery.records import Record
 from midspan.spaces import Space
-from midspan.upgrade.ahead import Ahead, Batch
-from midspan.upgrade.embed import Embed
-from midspan.upgrade.gate import GateResult
-from midspan.upgrade.mapping import map_items
-from midspan.upgrade.record import Record
-from midspan.upgrade.steps import judged_by, tidy
+from midspan.upgrade.embed import Embed, Embedded
+from midspan.upgrade.finish import tidy
+from midspan.upgrade.shadow import judged_by
+from midspan.upgrade.start import map_items
 from midspan.upgrade.throttle import Latency, Throttle
+from midspan.upgrade.verdicts import GateResult
 from midspan.upgrade.worker import Report, Settings, Stopped, Worker
-
-__all__ = ["Report", "Settings", "run"]
 
 QUICK = 1.0  # seconds: batches that take less grow, those that take twice as long shrink
 TELL_EVERY = 10.0  # seconds between two lines of progress in the audit trail
-IDLE = 0.2  # seconds between looks while others hold what is left
+IDLE = 0.2  # seconds until the first further look while others hold what is left
+LONGEST_IDLE = 2.0  # each look waits twice as long as the one before
+CHECKS = 20  # of the gate on the whole way
 SHARE = 1 / 4  # of a lease that a batch may take if the next one is claimed meanwhile
 
 
@@ -39,24 +43,29 @@ def run(
     max_rate: float | None = None,
     latency: Latency | None = None,
     check: Callable[[], GateResult] | None = None,
-    check_every: int = 1000,
+    check_every: int | None = None,
     settings: Settings | None = None,
     show: bool = False,
 ) -> Report:
     """Work until nothing is left, `limit` items are through, or the upgrade is paused or ended.
 
     max_rate: items a second. latency: rest while live searches are slower than a ceiling.
-    check: the gate, asked each `check_every` items and at the end; a FAIL pauses the upgrade.
+    check: the gate, asked 20 times on the whole way (or each `check_every` items) and at the end; a
+    FAIL pauses the upgrade.
     """
     settings = settings or Settings()
     target = check_run(gallery, limit=limit, check_every=check_every, settings=settings)
+    check_every = check_every or items_between_checks(gallery)
     worker = Worker(gallery, embed, target=target, settings=settings)
     throttle = Throttle(max_rate=max_rate, latency=latency)
     map_leftovers(gallery)
-    total = gallery.store.count().pending
+    total = gallery.count().pending
     try:
-        with progress.bar("backfill", total=total, unit="items", show=show) as done:
-            stopped = _Shift(
+        with (
+            worker.renewing_leases(),
+            progress.bar("backfill", total=total, unit="items", show=show) as done,
+        ):
+            stopped = _BackfillLoop(
                 worker, throttle, limit=limit, check=check, check_every=check_every, done=done
             ).work()
     finally:
@@ -70,7 +79,7 @@ def run(
 
 
 def check_run(
-    gallery: Gallery, *, limit: int | None, check_every: int, settings: Settings
+    gallery: Gallery, *, limit: int | None, check_every: int | None, settings: Settings
 ) -> Space:
     """The space that all items shall get a vector in; settings and steps that do not fit raise."""
     for name, value in (("limit", limit), ("batch", settings.batch), ("check_every", check_every)):
@@ -89,7 +98,12 @@ def check_run(
     return state.spaces[state.target]
 
 
-class _Shift:
+def items_between_checks(gallery: Gallery) -> int:
+    """By share of the way: a gate that looks each thousand items looks never, or all the time."""
+    return max(1, -(-gallery.count().items // CHECKS))
+
+
+class _BackfillLoop:
     """From the first batch to the reason to stop."""
 
     def __init__(
@@ -115,12 +129,13 @@ class _Shift:
             self._show()
 
     def _work(self) -> Stopped:
-        with Ahead(self.worker) as ahead:
+        idle = IDLE
+        with Prefetcher(self.worker) as ahead:
             while (why := self.worker.must_stop()) is None:
                 began = time.monotonic()
                 batch = ahead.take()
                 if batch is None:
-                    room = self._room(ahead, self.size)
+                    room = self._room(ahead, self._wanted())
                     if room <= 0:
                         return "limit"
                     self.throttle.wait(lambda: self.worker.must_stop() is None)
@@ -131,31 +146,39 @@ class _Shift:
                             continue
                         if (why := self.worker.nothing_due()) is not None:
                             return why
-                        time.sleep(IDLE)
+                        time.sleep(idle)
+                        idle = min(2 * idle, LONGEST_IDLE)
                         continue
-                    batch = Batch(tasks, self.worker.read(tasks))
+                    idle = IDLE
+                    batch = ReadBatch(tasks, self.worker.read(tasks))
                 self._embed(batch, ahead)
                 self._resize(len(batch.tasks), time.monotonic() - began)
                 self._look_round(ahead)
             return why
 
-    def _embed(self, batch: Batch, ahead: Ahead) -> None:
+    def _embed(self, batch: ReadBatch, ahead: Prefetcher) -> None:
         count = len(batch.tasks)
         self.throttle.done(count)
-        if self._may_go_ahead(ahead, count) and (room := self._room(ahead, self.size, count)) > 0:
-            ahead.begin(room)
+        if self._may_go_ahead(ahead, count):
+            room = self._room(ahead, self._wanted(), count)
+            if room > 0:
+                ahead.begin(room)
         ahead.write(batch, self.worker.made(batch.tasks, batch.read))
 
-    def _room(self, ahead: Ahead, wanted: int, taken: int = 0) -> int:
+    def _wanted(self) -> int:
+        """A batch that is larger than the way between two gates would leave some out."""
+        return self.size if self.check is None else min(self.size, self.check_every)
+
+    def _room(self, ahead: Prefetcher, count: int, taken: int = 0) -> int:
         """Of the items wanted, those that the limit allows beside the ones on their way."""
         if self.limit is None:
-            return wanted
-        if (left := self.limit - self._through(ahead) - taken) < wanted:
+            return count
+        if (left := self.limit - self._through(ahead) - taken) < count:
             ahead.flush()  # some may have failed, to be tried again: they do not count
             left = self.limit - self.worker.done - taken
-        return min(wanted, left)
+        return min(count, left)
 
-    def _may_go_ahead(self, ahead: Ahead, count: int) -> bool:
+    def _may_go_ahead(self, ahead: Prefetcher, count: int) -> bool:
         """Not while searches are slow, not before a gate, not past what the lease is good for."""
         lease = self.worker.settings.lease
         if self.pace is None or self.pace * max(self.size, count) > SHARE * lease:
@@ -172,10 +195,10 @@ class _Shift:
         self.pace = seconds / count
         if seconds > 2 * QUICK:
             self.size = max(settings.batch, self.size // 2)
-        elif count == self.size and seconds < QUICK:
+        elif count == self._wanted() and seconds < QUICK:
             self.size = min(2 * self.size, settings.growth * settings.batch)
 
-    def _look_round(self, ahead: Ahead) -> None:
+    def _look_round(self, ahead: Prefetcher) -> None:
         """What is to be done between two batches: tell, and ask the gate when its time has come."""
         if self.check is not None and self._since_check(ahead) >= self.check_every:
             ahead.flush()
@@ -190,10 +213,10 @@ class _Shift:
         self._done(now - self._shown)
         self._shown = now
 
-    def _since_check(self, ahead: Ahead) -> int:
+    def _since_check(self, ahead: Prefetcher) -> int:
         return self._through(ahead) - self.checked
 
-    def _through(self, ahead: Ahead) -> int:
+    def _through(self, ahead: Prefetcher) -> int:
         """In this order: what is written in between is counted twice then, not left out."""
         return ahead.unwritten + self.worker.done
 
@@ -205,6 +228,79 @@ def map_leftovers(gallery: Gallery) -> None:
         record is not None
         and record.mapped is not None
         and record.phase == "running"
-        and gallery.store.count().live.get(record.old)
+        and gallery.count().live.get(record.old)
     ):
         map_items(gallery, record)
+
+
+# ---- while a batch is embedded, the next one is read and the one before is written ---------------
+# The encoder stays in the caller's thread; one thread beside it claims and reads, another writes. A
+# batch that was taken ahead and is not wanted any more (a pause, an error) was only leased: the
+# worker gives it back with the rest of its leases.
+
+
+@dataclass(frozen=True, slots=True)
+class ReadBatch:
+    tasks: Sequence[Task]
+    read: Any | None  # what the encoder needs of them, where it reads in a step of its own
+
+
+class Prefetcher:
+    """At most one batch is read ahead and one is being written. Not for several callers at once."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._pool = ThreadPoolExecutor(max_workers=2, thread_name_prefix="backfill")
+        self._coming: Future[ReadBatch] | None = None
+        self._writing: Future[None] | None = None
+        self._sent = 0  # items of the batch that is being written
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Both threads have ended after this, so that no lease is taken after the last release."""
+        self._pool.shutdown(wait=True)
+        if error is None:
+            self.flush()
+
+    def begin(self, count: int) -> None:
+        """Claim and read up to so many items."""
+        assert self._coming is None
+        self._coming = self._pool.submit(self._claim_and_read, count)
+
+    def take(self) -> ReadBatch | None:
+        """The batch that was begun; None if none was, or nothing was due."""
+        if self._coming is None:
+            return None
+        coming, self._coming = self._coming, None
+        batch = coming.result()
+        return batch if batch.tasks else None
+
+    def write(self, batch: ReadBatch, embedded: Embedded) -> None:
+        """Returns when the batch before is written; that one's error is raised here."""
+        self.flush()
+        self._sent = len(batch.tasks)
+        self._writing = self._pool.submit(self._worker.write, batch.tasks, embedded)
+
+    @property
+    def unwritten(self) -> int:
+        """Items on their way to the gallery; for a moment the worker may count them too."""
+        return 0 if self._writing is None or self._writing.done() else self._sent
+
+    def flush(self) -> bool:
+        """Wait until all is written that was made; whether there was anything to wait for."""
+        if self._writing is None:
+            return False
+        writing, self._writing = self._writing, None
+        writing.result()
+        return True
+
+    def _claim_and_read(self, count: int) -> ReadBatch:
+        tasks = self._worker.claim(count)
+        return ReadBatch(tasks, self._worker.read(tasks) if tasks else None)

@@ -103,14 +103,14 @@ def _nothing(space: Space) -> Embeddings:
     )
 
 
-def _complete(made: Embedded, items: Sequence[Item]) -> Embedded:
+def _complete(embedded: Embedded, items: Sequence[Item]) -> Embedded:
     """What is neither made nor failed failed; what was not asked for is left out."""
-    wanted = {item.id for item in items}
-    ids = made.vectors.ids.tolist()
-    rows = [row for row, id in enumerate(ids) if id in wanted]
-    told = {*ids, *made.failed, *made.hopeless}
-    silent = {item.id: "the encoder gave no vector" for item in items if item.id not in told}
+    expected = {item.id for item in items}
+    ids = embedded.vectors.ids.tolist()
+    rows = [row for row, id in enumerate(ids) if id in expected]
+    reported = {*ids, *embedded.failed, *embedded.hopeless}
+    silent = {item.id: "the encoder gave no vector" for item in items if item.id not in reported}
     got = {ids[row] for row in rows}
-    failed = {id: why for id, why in {**made.failed, **silent}.items() if id in wanted - got}
-    hopeless = {id: why for id, why in made.hopeless.items() if id in wanted - got}
-    return Embedded(made.vectors[rows], failed=failed, hopeless=hopeless)
+    failed = {id: why for id, why in {**embedded.failed, **silent}.items() if id in expected - got}
+    hopeless = {id: why for id, why in embedded.hopeless.items() if id in expected - got}
+    return Embedded(embedded.vectors[rows], failed=failed, hopeless=hopeless)

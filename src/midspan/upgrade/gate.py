@@ -1,75 +1,47 @@
-"""The gate: PASS, WARN or FAIL before and during an upgrade, with its evidence.
+"""The gate: PASS, INCONCLUSIVE or FAIL before and during an upgrade, with its evidence.
 
-Two questions, each with a confidence interval over the queries:
-
-- **negative flips**: how many queries were right and are wrong now?
-- **retention**: how much of the reference's quality is left? The reference is the true new vectors
-  where they are given (a re-embedded sample), else what serves today.
+**Retention**: how much of the reference's quality is left? The reference is the true new vectors
+where they are given (a re-embedded sample), else what serves today. No group of queries that was
+named (a class, a shop) may be significantly worse. **Flips** are counted in both directions and
+compared with those that an equally good encoder has by chance; a limit on them is opt-in.
 
 With labels, "right" is a first result of the query's class and quality is a metric such as mAP.
-Without labels the reference's own ranking stands for the truth: quality is the share of its first
-`k` results that are still among the first `k`, and a query is right if the reference's first result
-is among its first `k`.
+Without labels, right is what both encoders agree on: see `agreement`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from collections.abc import Sequence
 
 import numpy as np
 
 from midspan.errors import EvaluationError
-from midspan.evaluation import bootstrap_ci, evaluate, search_exact
-from midspan.spaces import Embeddings, IntArray
+from midspan.evaluation import evaluate
+from midspan.spaces import Column, Embeddings
+from midspan.upgrade.agreement import (
+    agreed_answers,
+    agreement,
+    agreement_check,
+    agreement_notes,
+    ranked,
+)
+from midspan.upgrade.verdicts import (
+    MIN_RETENTION,
+    Answers,
+    Check,
+    GateResult,
+    Limits,
+    Verdict,
+    count_flips,
+    group_checks,
+    judged,
+    overall,
+    retention_check,
+)
 
-Verdict = Literal["PASS", "WARN", "FAIL"]
+__all__ = ["MIN_RETENTION", "Check", "GateResult", "Verdict", "gate", "judged", "worst_queries"]
 
-MAX_NEGATIVE_FLIPS = 0.01  # own choice: one query in a hundred
-MIN_RETENTION = 0.95  # own choice; the best published adapters keep 0.95 to 0.99
-SMALLEST_GROUP = 20  # queries; fewer say little about a share of 0.01
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One question. WARN: the value holds, but its interval reaches beyond the limit."""
-
-    name: str
-    value: float
-    low: float
-    high: float
-    limit: float
-    verdict: Verdict
-
-
-@dataclass(frozen=True, slots=True)
-class GateResult:
-    """`groups` has the same checks inside each group of queries that is large enough.
-
-    FAIL if a check fails over all queries; WARN if one is uncertain, or fails inside a group.
-    """
-
-    verdict: Verdict
-    checks: tuple[Check, ...]
-    groups: Mapping[str, tuple[Check, ...]]
-    labelled: bool
-    metric: str
-    n_queries: int
-    worst: tuple[str, ...]  # ids of the queries that lost most, the worst first
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-@dataclass(frozen=True, slots=True)
-class _Answers:
-    """Per query: was it right, and how good was it."""
-
-    right_before: np.ndarray[Any, np.dtype[np.float64]]
-    right_after: np.ndarray[Any, np.dtype[np.float64]]
-    quality_after: np.ndarray[Any, np.dtype[np.float64]]
-    quality_reference: np.ndarray[Any, np.dtype[np.float64]]
+WORST = 10  # queries that are named
 
 
 def gate(
@@ -78,7 +50,7 @@ def gate(
     after: Embeddings,
     query: Embeddings | None = None,
     truth: Embeddings | None = None,
-    max_negative_flips: float = MAX_NEGATIVE_FLIPS,
+    max_negative_flips: float | None = None,
     min_retention: float = MIN_RETENTION,
     metric: str = "map",
     k: int = 10,
@@ -87,42 +59,116 @@ def gate(
 ) -> GateResult:
     """Compare what serves today with what would serve, over the items that all sides have.
 
-    before: today's vectors, which search themselves. after: the gallery that would serve; `query`
-    are the new encoder's queries on it (default: `after` searches itself). truth: the true new
-    vectors, if the gallery of `after` is mapped or mixed. Labels are taken from `before`.
+    Args:
+        before: Today's vectors, which search themselves; labels are taken from here.
+        after: The gallery that would serve.
+        query: The new encoder's queries on it; default: `after` searches itself.
+        truth: The true new vectors, if the gallery of `after` is mapped or mixed.
+        max_negative_flips: Share of the queries that may turn from right to wrong; None: no limit.
+        min_retention: Share of the reference quality that must be kept.
+        metric: "map", "recall@1" …; needs labels.
+        k: Without labels: how many results must agree.
+        group_column: No group of it ("labels": no class) may be significantly worse.
+        seed: Of the intervals.
+
+    Returns:
+        PASS, FAIL or INCONCLUSIVE, each check with its interval, and the queries that lost most.
+
+    Raises:
+        UnknownId: The sets share no id.
+        EvaluationError: Limits out of range, or nothing to find.
+
+    Example:
+        >>> import numpy as np
+        >>> import midspan as ms
+        >>> rng = np.random.default_rng(0)
+        >>> labels = np.repeat(np.arange(10), 20)
+        >>> points = np.eye(10)[labels] + 0.1 * rng.normal(size=(200, 10))
+        >>> ids = np.arange(200).astype(str)
+        >>> old = ms.Embeddings(ids, points, ms.Space("old", 10), {"labels": labels})
+        >>> new = ms.Embeddings(ids, points[:, ::-1], ms.Space("new", 10), {"labels": labels})
+        >>> ms.gate(before=old, after=new).verdict
+        'PASS'
+        >>> noise = ms.Embeddings(ids, rng.normal(size=(200, 10)), new.space)
+        >>> ms.gate(before=old, after=noise).verdict
+        'FAIL'
     """
-    if not 0 <= max_negative_flips <= 1 or min_retention < 0:
-        raise EvaluationError(
-            f"max_negative_flips = {max_negative_flips}, min_retention = {min_retention}; "
-            "wanted a share between 0 and 1, and a ratio of 0 or more"
-        )
+    limits = Limits(min_retention, max_negative_flips)
     before, after, query, truth = _same_items(before, after, query, truth)
-    labelled = before.labels is not None
-    if labelled:
+    groups = _groups(before, group_column)
+    extra: list[Check] = []
+    if before.labels is not None:
+        notes: tuple[str, ...] = ()
         answers = _by_labels(before, after, query, truth, metric=metric)
     else:
-        metric, answers = f"overlap@{k}", _by_rankings(before, after, query, truth, k=k)
-    limits = (max_negative_flips, min_retention)
-    everyone = np.ones(len(before), dtype=bool)
-    checks = _checks(answers, everyone, *limits, seed=seed)
-    groups = {}
-    if group_column is not None:
-        groups = {
-            str(name): _checks(answers, rows, *limits, seed=seed)
-            for name, rows in _groups(before, group_column)
-            if np.isfinite(answers.quality_after[rows]).sum() >= SMALLEST_GROUP
-        }
-    loss = np.nan_to_num(answers.quality_reference - answers.quality_after, nan=-np.inf)
-    worst = np.argsort(-loss, kind="stable")[:10]
-    return GateResult(
-        verdict=_overall(checks, groups),
-        checks=checks,
+        new = next(side for side in (truth, query, after) if side is not None)
+        agreed = agreement(before, new, k=k)
+        searching = after if query is None else query
+        served = [
+            ranked(*sides, k=agreed.k).tolist() for sides in ((before,) * 2, (searching, after))
+        ]
+        answers = agreed_answers(agreed, *served)
+        metric, notes = f"agreed@{agreed.k}", agreement_notes(agreed)
+        extra.append(agreement_check(agreed, seed=seed))
+    return judge(
+        answers,
+        ids=before.ids.tolist(),
+        limits=limits,
         groups=groups,
+        labelled=before.labels is not None,
+        metric=metric,
+        notes=notes,
+        extra=extra,
+        seed=seed,
+    )
+
+
+def judge(
+    answers: Answers,
+    *,
+    ids: Sequence[str] = (),
+    limits: Limits | None = None,
+    groups: Column | None = None,
+    labelled: bool = True,
+    metric: str = "quality",
+    notes: tuple[str, ...] = (),
+    extra: Sequence[Check] = (),
+    seed: int = 0,
+) -> GateResult:
+    """groups: the name of each query's group; "" for none. extra: further checks of the same
+    queries, judged already.
+    """
+    limits = limits or Limits()
+    checks = [retention_check(answers, limits.min_retention, seed=seed), *extra]
+    flips = count_flips(answers)
+    if limits.max_negative_flips is not None:
+        checks.insert(0, flips.checked(limits.max_negative_flips))
+    by_group, small = group_checks(answers, groups, limits.min_retention, seed=seed)
+    if small:
+        notes = (*notes, f"{small:,} groups have too few queries to be judged")
+    failed = [check for one in by_group.values() for check in one if check.verdict == "FAIL"]
+    before, after = answers.quality_reference, answers.quality_after
+    answered = np.isfinite(before) & np.isfinite(after)
+    return GateResult(
+        verdict=overall([*checks, *failed]),
+        checks=tuple(checks),
+        groups=by_group,
         labelled=labelled,
         metric=metric,
-        n_queries=int(np.isfinite(answers.quality_after).sum()),
-        worst=tuple(str(before.ids[row]) for row in worst if loss[row] > 0),
+        n_queries=int(np.isfinite(after).sum()),
+        worst=worst_queries(answers, ids),
+        flips=flips,
+        notes=notes,
+        before=float(before[answered].mean()),
+        after=float(after[answered].mean()),
     )
+
+
+def worst_queries(answers: Answers, ids: Sequence[str]) -> tuple[str, ...]:
+    """Ids of those that lost most, the worst first."""
+    loss = np.nan_to_num(answers.quality_reference - answers.quality_after, nan=-np.inf)
+    order = np.argsort(-loss, kind="stable")[:WORST]
+    return tuple(str(ids[row]) for row in order if loss[row] > 0) if len(ids) else ()
 
 
 def _same_items(
@@ -159,98 +205,19 @@ def _by_labels(
     truth: Embeddings | None,
     *,
     metric: str,
-) -> _Answers:
-    asked = list(dict.fromkeys(["recall@1", metric]))
-    old = evaluate(before, metrics=asked).per_query
-    asking, searched = (after, None) if query is None else (query, after)
-    new = evaluate(asking, searched, metrics=asked).per_query
+) -> Answers:
+    metrics = list(dict.fromkeys(["recall@1", metric]))
+    old = evaluate(before, metrics=metrics).per_query
+    searching, searched = (after, None) if query is None else (query, after)
+    new = evaluate(searching, searched, metrics=metrics).per_query
     best = old if truth is None else evaluate(truth, metrics=[metric]).per_query
-    return _Answers(old["recall@1"], new["recall@1"], new[metric], best[metric])
+    return Answers(old["recall@1"], new["recall@1"], best[metric], new[metric])
 
 
-def _by_rankings(
-    before: Embeddings,
-    after: Embeddings,
-    query: Embeddings | None,
-    truth: Embeddings | None,
-    *,
-    k: int,
-) -> _Answers:
-    k = min(k, len(before) - 1)
-    old = _ranked(before, before, k=k)
-    new = _ranked(after if query is None else query, after, k=k)
-    best = old if truth is None else _ranked(truth, truth, k=k)
-    return _Answers(
-        right_before=_holds(old, best[:, :1]).any(axis=1).astype(float),
-        right_after=_holds(new, best[:, :1]).any(axis=1).astype(float),
-        quality_after=_holds(new, best).sum(axis=1) / k,
-        quality_reference=np.ones(len(before)),
-    )
-
-
-def _ranked(query: Embeddings, gallery: Embeddings, *, k: int) -> IntArray:
-    """(Q, k) rows of the gallery, the query's own item left out."""
-    _, found = search_exact(query, gallery, k=k, exclude=np.arange(len(gallery)))
-    return found
-
-
-def _holds(found: IntArray, wanted: IntArray) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """(Q, W) is each wanted row among the found ones of its query?"""
-    return np.asarray((found[:, :, None] == wanted[:, None, :]).any(axis=1))
-
-
-def _checks(
-    answers: _Answers,
-    rows: np.ndarray[Any, np.dtype[np.bool_]],
-    max_negative_flips: float,
-    min_retention: float,
-    *,
-    seed: int,
-) -> tuple[Check, Check]:
-    answered = rows & np.isfinite(answers.right_before) & np.isfinite(answers.right_after)
-    if not answered.any():
-        raise EvaluationError("no query has anything to find both before and after")
-    flipped = (answers.right_before[answered] > answers.right_after[answered]).astype(float)
-    low, high = bootstrap_ci(flipped, seed=seed)
-    flips = judged("negative flips", float(flipped.mean()), low, high, most=max_negative_flips)
-    after, best = answers.quality_after[rows], answers.quality_reference[rows]
-    low, high = bootstrap_ci(after, best, statistic=lambda a, b: a / b, seed=seed)
-    kept = float(np.nanmean(after) / np.nanmean(best))
-    return flips, judged("retention", kept, low, high, least=min_retention)
-
-
-def judged(
-    name: str,
-    value: float,
-    low: float,
-    high: float,
-    *,
-    most: float | None = None,
-    least: float | None = None,
-) -> Check:
-    """A value with its interval against one limit, `most` or `least`."""
-    if most is not None:
-        limit, holds, surely = most, value <= most, high <= most
-    else:
-        assert least is not None
-        limit, holds, surely = least, value >= least, low >= least
-    verdict: Verdict = "FAIL" if not holds else "PASS" if surely else "WARN"
-    return Check(name, value, low, high, limit, verdict)
-
-
-def _groups(
-    before: Embeddings, column: str
-) -> list[tuple[str, np.ndarray[Any, np.dtype[np.bool_]]]]:
+def _groups(before: Embeddings, column: str | None) -> Column | None:
+    if column is None:
+        return None
     if column not in before.columns:
         known = ", ".join(before.columns) or "none"
         raise EvaluationError(f"no column {column!r} to group by; columns: {known}")
-    values = before.columns[column]
-    return [(str(value), values == value) for value in np.unique(values).tolist()]
-
-
-def _overall(checks: tuple[Check, ...], groups: Mapping[str, tuple[Check, ...]]) -> Verdict:
-    if any(check.verdict == "FAIL" for check in checks):
-        return "FAIL"
-    uncertain = any(check.verdict == "WARN" for check in checks)
-    hurt = any(check.verdict == "FAIL" for group in groups.values() for check in group)
-    return "WARN" if uncertain or hurt else "PASS"
+    return before.columns[column]

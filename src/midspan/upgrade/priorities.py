@@ -9,23 +9,45 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from midspan import progress
-from midspan.bridges import Bridge, Confidence, Ridge
+from midspan.bridges import Ridge
 from midspan.bridges.base import unit
-from midspan.errors import ConfigError
+from midspan.errors import ConfigError, DataError
 from midspan.gallery import Gallery, Item
-from midspan.spaces import Embeddings, FloatArray, IntArray, Space, StrArray
-from midspan.upgrade.buckets import BUCKETS, Buckets
+from midspan.gallery.routing import (
+    FEWEST,
+    SAMPLE,
+    PairedSample,
+    find_sample,
+    store_sample,
+)
+from midspan.gallery.search_log import returned
+from midspan.spaces import Embeddings, FloatArray, IntArray, Space
 from midspan.upgrade.embed import Embed, embed_all
 from midspan.upgrade.orders import CENTRES, LEARNT, Float64, Hints, Order, chance, order_named
 
 PAGE = 5000
-SAMPLE = 20_000  # items that class centres are computed from
+CENTRE_SAMPLE = 20_000  # items that class centres are computed from
 CLUSTERS = 256  # at most, where there are no labels
 CLASSES = 2048  # with more than that too few items of the sample are left for a centre: clusters
 ROWS = 1000  # items compared with all centres at once
 ROUNDS = 10  # of k-means; an order needs no better
 BAGS = 4  # bridges that may disagree
 EXACT_UP_TO = 1_000_000  # items; an index of so many stays in memory, where any order is cheap
+# Two computations of one priority may differ by so much: of their range, or of the unit vectors
+# that they come from, whose differences may be much smaller than the vectors are.
+ROUNDING = 1e-6
+LEVELS = 256  # of priority above that: a page is written to so many places of the index at most
+
+
+def check_order(gallery: Gallery, order: str | None) -> None:
+    """Refuse an order that does not exist, or that has nothing to go by; None: the default."""
+    if order is not None:
+        order_named(order)
+    if order == "traffic" and not returned(gallery):
+        raise ConfigError(
+            "the order traffic requires a record of searches and there is none yet: midspan serve "
+            "counts what queries return; use another `order`, or reorder later"
+        )
 
 
 def prioritise(
@@ -34,45 +56,66 @@ def prioritise(
     hints: Hints,
     *,
     space: str,
-    buckets: Buckets | None = None,
+    floors: Float64 | None = None,
     show: bool = False,
 ) -> int:
     """Write the priority of each item that lacks a vector in the target; `space` is the old one.
 
     One pass, a page in memory at a time. May be repeated, with another order too. Returns how many
-    items it looked at.
+    items it looked at. floors: see `priority_floors`.
     """
     chosen, target = order_named(order), gallery.state.target
     if target is None:
         return 0
     looked = 0
-    total = gallery.store.count().pending
+    total = gallery.count().pending
     with progress.bar("order", total=total, unit="items", show=show) as done:
-        for items in _pages(gallery, missing=target):
-            old = _with_columns(gallery.store.vectors([i.id for i in items], space=space), items)
+        for items in item_pages(gallery, missing=target):
+            old = _with_columns(gallery.vectors([i.id for i in items], space=space), items)
             if len(old):
                 exact = _by_blocks(chosen, old, hints)
-                written = exact if buckets is None else buckets(exact)
-                gallery.store.prioritise(old.ids.tolist(), written.tolist())
+                written = exact if floors is None else rounded_down(exact, floors)
+                gallery.work.prioritise(old.ids.tolist(), written.tolist())
             looked += len(items)
             done(len(items))
     return looked
 
 
-def buckets_for(gallery: Gallery, order: str, hints: Hints, *, space: str) -> Buckets | None:
-    """The buckets of a large gallery's order; None where exact priorities cost nothing.
+def priority_floors(
+    gallery: Gallery, order: str, hints: Hints, *, space: str, levels: int = LEVELS
+) -> Float64 | None:
+    """(B,) rising values that the priorities of a large gallery are rounded down to; None: exact.
 
-    That is in galleries up to EXACT_UP_TO, and for the newest first: they come in the order of
-    adding, so that the index grows at one end only.
+    With a value of its own for each item, every page of priorities falls on all of the engine's
+    index, which is a sort of the whole gallery row by row. With few values the work list is so many
+    queues, and a page appends to each. The newest come in the order of adding: exact at any size.
     """
     if order == "newest" or len(gallery) <= EXACT_UP_TO:
         return None
     if order == "random":
-        return Buckets.fit(np.arange(BUCKETS) / BUCKETS)
+        return np.arange(levels) / levels
     sample = hints.sample
     if sample is None:
         sample = sample_items(gallery, space=space, seed=hints.seed)
-    return Buckets.fit(_by_blocks(order_named(order), sample, hints)) if len(sample) else None
+    if not len(sample):
+        return None
+    seen = _by_blocks(order_named(order), sample, hints)
+    values: Float64 = np.unique(seen)
+    if len(values) > levels:
+        values = np.unique(np.quantile(seen, np.arange(levels) / levels, method="lower"))
+    return values
+
+
+def rounded_down(priorities: Float64, floors: Float64) -> Float64:
+    """Of two items the higher never gets the lower level.
+
+    An item that a floor was taken from stays on that level, although its priority is computed in
+    another block, which rounds differently.
+    """
+    slack = ROUNDING * max(float(np.ptp(floors)), 1.0)
+    places = np.searchsorted(floors, priorities + slack, side="right") - 1
+    rounded: Float64 = floors[np.maximum(places, 0)]
+    return rounded
 
 
 def priorities_of(
@@ -81,7 +124,7 @@ def priorities_of(
     """(N,) the priorities that these items would get; None if there is nothing to put in order."""
     if hints is None:
         return None
-    items = gallery.store.get(old.ids.tolist())
+    items = gallery.get_many(old.ids.tolist())
     return _by_blocks(order_named(order), _with_columns(old, items), hints)
 
 
@@ -92,7 +135,6 @@ def order_hints(
     old: str,
     sample: Embeddings | None,
     seed: int,
-    by: Bridge | None,
 ) -> Hints | None:
     """What the order wants to know of this gallery; None if there is nothing to put in order.
 
@@ -101,13 +143,14 @@ def order_hints(
     if order not in (*CENTRES, *LEARNT):
         return Hints(seed=seed, now=time.time())
     if order in LEARNT and sample is not None:
-        known = gallery.store.vectors(sample.ids.tolist(), space=old)
+        known = gallery.vectors(sample.ids.tolist(), space=old)
     else:
         known = sample_items(gallery, space=old, seed=seed)
     if order in CENTRES and len(known) < 2:
         return None
-    hints = hints_for(order, known, new=sample, bridge=by, seed=seed)
-    return dataclasses.replace(hints, sample=known)
+    hints = hints_for(order, known, new=sample, seed=seed)
+    counts = returned(gallery) if order == "traffic" else {}
+    return dataclasses.replace(hints, sample=known, returned=counts)
 
 
 def hints_for(
@@ -115,48 +158,39 @@ def hints_for(
     old: Embeddings,
     *,
     new: Embeddings | None = None,
-    bridge: Bridge | None = None,
     seed: int = 0,
 ) -> Hints:
-    """What this order needs, from a sample of old vectors and the new vectors of some items.
-
-    bridge: old → new; without one ridge is fitted on the sample.
-    """
+    """What this order needs, from a sample of old vectors and the new vectors of some items."""
     order_named(order)
     hints = Hints(seed=seed, now=time.time())
     if order in CENTRES:
-        centres, labels = class_centres(old, seed=seed)
-        return dataclasses.replace(hints, centres=centres, centre_labels=labels)
+        return dataclasses.replace(hints, centres=class_centres(old, seed=seed))
     if order not in LEARNT:
         return hints
     if new is None:
         raise ConfigError(
-            f"the order {order} learns from items that have both vectors: give a sample of new "
-            "vectors (--to NEW.npz), or use another order"
+            f"the order {order} learns from items that have both vectors: give new vectors of "
+            "a sample of items as `to`, or use another `order`"
         )
     mine, theirs = old.paired_with(new)
-    if order == "bridge_error":
-        if bridge is None:
-            bridge = Ridge().fit(mine, theirs)
-        return dataclasses.replace(
-            hints, confidence=Confidence(seed=seed).fit(bridge, mine, theirs)
-        )
     rng = np.random.default_rng(seed)
     halves = [np.sort(rng.permutation(len(mine))[: -(-len(mine) // 2)]) for _ in range(BAGS)]
     bridges = tuple(Ridge().fit(mine[half], theirs[half]) for half in halves)
     return dataclasses.replace(hints, bridges=bridges)
 
 
-def sample_items(gallery: Gallery, *, space: str, count: int = SAMPLE, seed: int = 0) -> Embeddings:
+def sample_items(
+    gallery: Gallery, *, space: str, count: int = CENTRE_SAMPLE, seed: int = 0
+) -> Embeddings:
     """About `count` items that have a vector in the space, chosen by their ids alone."""
     known = gallery.state.spaces[space]
     share = count / max(len(gallery), 1)
     parts: list[Embeddings] = []
-    for page in _pages(gallery, missing=None):
+    for page in item_pages(gallery, missing=None):
         items = [item for item in page if chance(item.id, seed) < share]
         if not items:
             continue
-        part = _with_columns(gallery.store.vectors([i.id for i in items], space=space), items)
+        part = _with_columns(gallery.vectors([i.id for i in items], space=space), items)
         if len(part):
             parts.append(part)
     if not parts:
@@ -170,62 +204,47 @@ def sample_items(gallery: Gallery, *, space: str, count: int = SAMPLE, seed: int
     )
 
 
-def embed_sample(
-    gallery: Gallery, embed: Embed, *, space: Space, count: int, seed: int = 0
-) -> Embeddings | None:
-    """New vectors of about `count` items chosen by their ids alone, made now; None if none can be.
-
-    The evidence of a plan and the mixing of scores are learnt from them.
-    """
-    share = count / max(len(gallery), 1)
-    items = [
-        item
-        for page in _pages(gallery, missing=None)
-        for item in page
-        if chance(item.id, seed) < share
-    ]
-    made = embed_all(embed, items, space=space).vectors if items else None
-    return made if made is not None and len(made) else None
-
-
 def paired_sample(
     gallery: Gallery, space: str, sample: Embeddings
 ) -> tuple[Embeddings, Embeddings]:
     """Old and new vectors of the sample's items, with its labels or else those of the payload."""
-    mine = gallery.store.vectors(sample.ids.tolist(), space=space)
+    mine = gallery.vectors(sample.ids.tolist(), space=space)
     mine, theirs = mine.paired_with(sample)
     if theirs.labels is not None:
         return mine.with_columns({"labels": theirs.labels}), theirs
-    items = gallery.store.get(mine.ids.tolist())
+    items = gallery.get_many(mine.ids.tolist())
     if items and all("labels" in item.payload for item in items):
         labels = np.array([str(item.payload["labels"]) for item in items])
         return mine.with_columns({"labels": labels}), theirs.with_columns({"labels": labels})
     return mine, theirs
 
 
-def class_centres(old: Embeddings, *, seed: int = 0) -> tuple[FloatArray, StrArray | None]:
-    """(C, D) means of the unit vectors of each class, or of clusters; and the class of each."""
+def class_centres(old: Embeddings, *, seed: int = 0) -> FloatArray:
+    """(C, D) means of the unit vectors of each class, or of clusters."""
     rows = unit(old.vectors)
     if old.labels is not None:
         names, places = np.unique(old.labels.astype(np.str_), return_inverse=True)
         if 2 <= len(names) < min(len(old), CLASSES + 1):
-            return _means(rows, places, np.zeros((len(names), rows.shape[1]), np.float32)), names
+            return _means(rows, places, np.zeros((len(names), rows.shape[1]), np.float32))
     rng = np.random.default_rng(seed)
     count = min(CLUSTERS, max(2, round(np.sqrt(len(rows) / 2))), len(rows))
     centres = rows[rng.permutation(len(rows))[:count]]
     for _ in range(ROUNDS):
         centres = _means(rows, np.argmax(rows @ unit(centres).T, axis=1), centres)
-    return centres, None
+    return centres
 
 
 def _means(rows: FloatArray, places: IntArray, before: FloatArray) -> FloatArray:
     """A class that lost all its items stays where it was."""
     totals = np.zeros(before.shape, dtype=np.float64)
-    np.add.at(totals, places, rows)
-    counts = np.bincount(places, minlength=len(before))[:, None]
+    sizes = np.bincount(places, minlength=len(before))
+    groups = np.split(np.argsort(places, kind="stable"), np.cumsum(sizes)[:-1])
+    for total, group in zip(totals, groups, strict=True):
+        total[:] = rows[group].sum(axis=0, dtype=np.float64)
+    counts = sizes[:, None]
     means = np.where(counts > 0, totals / np.maximum(counts, 1), before)
-    found: FloatArray = means.astype(np.float32)
-    return found
+    centres: FloatArray = means.astype(np.float32)
+    return centres
 
 
 def _by_blocks(order: Order, old: Embeddings, hints: Hints) -> Float64:
@@ -235,25 +254,106 @@ def _by_blocks(order: Order, old: Embeddings, hints: Hints) -> Float64:
     return np.concatenate(parts) if parts else np.empty(0)
 
 
-def _pages(gallery: Gallery, *, missing: str | None) -> Iterator[Sequence[Item]]:
+def item_pages(gallery: Gallery, *, missing: str | None) -> Iterator[Sequence[Item]]:
     after = ""
-    while page := gallery.store.scan(filter=None, missing=missing, after=after, limit=PAGE):
+    while page := gallery.scan(missing=missing, after=after, limit=PAGE):
         after = page[-1].id
         yield page
 
 
 def _with_columns(vectors: Embeddings, items: Sequence[Item]) -> Embeddings:
-    """Columns that orders ask for: created, seen (a number in the payload), labels as text."""
+    """Columns that orders ask for: created, and labels as text."""
     by_id = {item.id: item for item in items}
     mine = [by_id[id] for id in vectors.ids.tolist()]
     columns = {
         "created": np.array([item.created for item in mine], dtype=np.float64),
-        "seen": np.array([_number(item.payload.get("seen")) for item in mine], dtype=np.float64),
     }
     if mine and all("labels" in item.payload for item in mine):
         columns["labels"] = np.array([str(item.payload["labels"]) for item in mine])
     return vectors.with_columns(columns)
 
 
-def _number(value: object) -> float:
-    return float(value) if isinstance(value, int | float) else 0.0
+# ---- the upgrade's sample: some items embedded once, kept with the gallery, used by every step ---
+# Scores of the two spaces are standardised over it, plans take their evidence from it, and an
+# upgrade that is started again after a rollback finds it.
+
+FIRST = 4  # items that are embedded before the rest: can anything be?
+
+
+def kept_sample(
+    gallery: Gallery,
+    *,
+    old: Space,
+    new: Space,
+    given: Embeddings | None,
+    embed: Embed | None,
+    count: int = SAMPLE,
+    seed: int = 0,
+) -> tuple[str, PairedSample] | None:
+    """(digest, sample): from the given vectors, from an earlier step, or embedded now.
+
+    None where there is no source for one, or where the gallery has too few items.
+    """
+    if not count:
+        return None
+    items = len(gallery)
+    if given is not None:
+        rows = np.argsort([chance(id, seed) for id in given.ids.tolist()])
+        theirs = given[rows[: count if count >= FEWEST else FEWEST]]
+        sample = PairedSample.of(
+            gallery.vectors(theirs.ids.tolist(), space=old.fingerprint), theirs
+        )
+    else:
+        earlier = find_sample(gallery.blobs, old=old.fingerprint, new=new.fingerprint)
+        if earlier is not None and 2 * len(earlier[1]) >= min(count, items):
+            return earlier
+        if embed is None:
+            return None
+        theirs = embed_sample(gallery, embed, space=new, count=count, seed=seed)
+        sample = PairedSample.of(
+            gallery.vectors(theirs.ids.tolist(), space=old.fingerprint), theirs
+        )
+    if len(sample) < FEWEST:
+        return None
+    digest = store_sample(gallery.blobs, sample, old=old.fingerprint, new=new.fingerprint)
+    return digest, sample
+
+
+def embed_sample(
+    gallery: Gallery, embed: Embed, *, space: Space, count: int, seed: int = 0
+) -> Embeddings:
+    """New vectors of about `count` items that are chosen by their ids alone.
+
+    If none of the first few can be embedded, that is an error at once.
+    """
+    share = count / max(len(gallery), 1)
+    items = [
+        item
+        for page in item_pages(gallery, missing=None)
+        for item in page
+        if chance(item.id, seed) < share
+    ]
+    first = embed_all(embed, items[:FIRST], space=space)
+    if items and not len(first.vectors):
+        id, why = next(iter({**first.failed, **first.hopeless}.items()))
+        raise DataError(
+            f"none of the first {len(items[:FIRST])} items can be embedded, {id!r}: {why}. An "
+            "upgrade embeds every item: make the images readable from here, or give new vectors"
+        )
+    if len(items) <= FIRST:
+        return first.vectors
+    rest = embed_all(embed, items[FIRST:], space=space).vectors
+    return first.vectors.joined_with(rest) if len(rest) else first.vectors
+
+
+def check_sample(mode: str, *, old: Space, new: Space, exists: bool, items: int) -> None:
+    """Refuse what would merge scores that cannot be compared."""
+    different = old.metric != new.metric and mode in ("map-query", "both")
+    if exists or (items < FEWEST and not different):
+        return
+    if mode == "both" or different:
+        raise ConfigError(
+            f"mode {mode} merges scores in {old} and {new} over a sample of items that have both "
+            f"vectors, and there is none; give new vectors of {FEWEST} items or more (`to` or "
+            "`sample`), or an encoder"
+        )

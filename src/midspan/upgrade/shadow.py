@@ -1,82 +1,69 @@
 """The gate along the way: queries that are asked twice, of the old service and of today's.
 
-The old service is still there: the old vectors are kept until `finish`. So shadow queries compare
+The old service is still there: the old vectors are kept until `forget`. So shadow queries compare
 the two on the whole gallery at any moment of the backfill, in every mode.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import dataclasses
+import time
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
-from midspan.errors import EvaluationError
-from midspan.evaluation import bootstrap_ci
-from midspan.gallery import Gallery, Hit
-from midspan.spaces import Embeddings
-from midspan.upgrade import routing
-from midspan.upgrade.gate import (
-    MAX_NEGATIVE_FLIPS,
-    MIN_RETENTION,
-    GateResult,
-    judged,
+from midspan.errors import EvaluationError, GalleryError
+from midspan.gallery import Gallery, Hit, State
+from midspan.gallery.records import Record
+from midspan.labels import check_overlap, warn_numbered
+from midspan.spaces import Column, Embeddings
+from midspan.upgrade.gate import judge
+from midspan.upgrade.shadow_queries import (
+    Measured,
+    Shadow,
+    ask_both,
+    by_agreement,
+    measured,
+    search_both,
 )
-from midspan.upgrade.record import open_record
+from midspan.upgrade.steps import change, open_record, with_record
+from midspan.upgrade.verdicts import Answers, Float64, GateResult, Limits
 
-Float64 = npt.NDArray[np.float64]
+__all__ = [
+    "Measured",
+    "Shadow",
+    "gate_of",
+    "judged_by",
+    "measure",
+    "search_both",
+    "shadow_gate",
+    "watch",
+]
 
-
-@dataclass(frozen=True, slots=True)
-class Shadow:
-    """The same queries in both spaces, by id; an item of the same id is left out of the results.
-
-    With labels (a column of `old`, and `label_key` in the items' payload) a query is right if its
-    first result is of its class, and its quality is the share of its class among the first k.
-    Without, the old service's own results stand for the truth, as in `gate`.
-    """
-
-    old: Embeddings
-    new: Embeddings
-    label_key: str = "labels"
-    k: int = 10
-    max_negative_flips: float = MAX_NEGATIVE_FLIPS
-    min_retention: float = MIN_RETENTION
-    seed: int = 0
+CLICKS_NOTE = (
+    "clicks: people click on what they were shown, so results that only the new encoder finds "
+    "count for nothing here; clicks can show a loss, and hardly a gain"
+)
 
 
 def shadow_gate(gallery: Gallery, shadow: Shadow) -> GateResult:
-    old, new = shadow.old.paired_with(shadow.new)
-    record = open_record(gallery)
-    live = (record.old,)
-    before = gallery.search(old, k=shadow.k + 1, live=live, among=live)
-    after = routing.search(gallery, new, k=shadow.k + 1)
-    before = [_others(hits, id, shadow.k) for hits, id in zip(before, old.ids, strict=True)]
-    after = [_others(hits, id, shadow.k) for hits, id in zip(after, old.ids, strict=True)]
-    if old.labels is not None:
-        labels = [str(label) for label in old.labels.tolist()]
-        first = [_right(hits, labels, shadow) for hits in (before, after)]
-        share = [_share(hits, labels, shadow) for hits in (before, after)]
-    else:
-        truth = [{hit.id for hit in hits} for hits in before]
-        tops = [hits[0].id if hits else None for hits in before]
-        first = [
-            np.array(
-                [top in {hit.id for hit in hits} for hits, top in zip(some, tops, strict=True)]
-            )
-            for some in (before, after)
-        ]
-        share = [
-            np.array(
-                [
-                    len({hit.id for hit in hits} & wanted) / max(len(wanted), 1)
-                    for hits, wanted in zip(some, truth, strict=True)
-                ]
-            )
-            for some in (before, after)
-        ]
-    return _judge(old, first, share, shadow)
+    """The gate over shadow queries, answered by the gallery as it is now."""
+    return gate_of(gallery, shadow, measure(gallery, shadow))
+
+
+def gate_of(gallery: Gallery, shadow: Shadow, measured_answers: Measured) -> GateResult:
+    """The verdict on what was measured."""
+    return judge(
+        measured_answers.answers,
+        ids=measured_answers.ids,
+        limits=Limits(shadow.min_retention, shadow.max_negative_flips),
+        groups=_groups(gallery, shadow, measured_answers),
+        labelled=measured_answers.labelled,
+        metric=measured_answers.metric,
+        notes=measured_answers.notes,
+        extra=measured_answers.extra,
+        seed=shadow.seed,
+    )
 
 
 def watch(gallery: Gallery, shadow: Shadow) -> Callable[[], GateResult]:
@@ -84,50 +71,144 @@ def watch(gallery: Gallery, shadow: Shadow) -> Callable[[], GateResult]:
     return lambda: shadow_gate(gallery, shadow)
 
 
-def _judge(
-    old: Embeddings, first: list[Float64], share: list[Float64], shadow: Shadow
-) -> GateResult:
-    if not share[0].any():
+def measure(gallery: Gallery, shadow: Shadow) -> Measured:
+    old, new = shadow.old.paired_with(shadow.new)
+    record = open_record(gallery)
+    if record.phase not in ("running", "paused"):
+        raise GalleryError(
+            f"{gallery.location}: the upgrade is {record.phase}; the gate compares the old service "
+            "with today's while an upgrade is running or paused"
+        )
+    if shadow.clicks is not None:
+        return _by_clicks(gallery, shadow, shadow.clicks, old, new)
+    if old.labels is not None:
+        return _by_labels(gallery, shadow, old, new)
+    return by_agreement(gallery, shadow, old, new)
+
+
+def _by_labels(gallery: Gallery, shadow: Shadow, old: Embeddings, new: Embeddings) -> Measured:
+    assert old.labels is not None
+    if old.numbered:
+        warn_numbered(what="shadow queries")
+    before, after = ask_both(gallery, old, new, k=shadow.k)
+    labels = [str(label) for label in old.labels.tolist()]
+    key = shadow.label_key
+    relevant = tuple(
+        frozenset(hit.id for hit in (*a, *b) if str(hit.payload.get(key)) == label)
+        for a, b, label in zip(before, after, labels, strict=True)
+    )
+    answers = Answers(
+        right_before=_first(before, relevant),
+        right_after=_first(after, relevant),
+        quality_reference=_count(before, relevant) / shadow.k,
+        quality_after=_count(after, relevant) / shadow.k,
+    )
+    if not answers.quality_reference.any():
+        held = {str(hit.payload.get(key)) for hits in before for hit in hits if key in hit.payload}
+        check_overlap(old.labels, np.array(sorted(held), np.str_), what=("query", "payload"))
         raise EvaluationError(
             "no shadow query found anything right in the old service; are the labels those of "
-            f"the payload's {shadow.label_key!r}?"
+            f"the payload's {key!r}?"
         )
-    flipped = (first[0] > first[1]).astype(np.float64)
-    low, high = bootstrap_ci(flipped, seed=shadow.seed)
-    flips = judged(
-        "negative flips", float(flipped.mean()), low, high, most=shadow.max_negative_flips
-    )
-    low, high = bootstrap_ci(share[1], share[0], statistic=lambda a, b: a / b, seed=shadow.seed)
-    kept = float(share[1].mean() / share[0].mean())
-    retention = judged("retention", kept, low, high, least=shadow.min_retention)
-    verdicts = [flips.verdict, retention.verdict]
-    loss = share[0] - share[1]
-    return GateResult(
-        verdict="FAIL" if "FAIL" in verdicts else "WARN" if "WARN" in verdicts else "PASS",
-        checks=(flips, retention),
-        groups={},
-        labelled=old.labels is not None,
-        metric=f"precision@{shadow.k}" if old.labels is not None else f"overlap@{shadow.k}",
-        n_queries=len(old),
-        worst=tuple(
-            str(old.ids[row]) for row in np.argsort(-loss, kind="stable")[:10] if loss[row] > 0
-        ),
+    return measured(
+        old, before, after, relevant, answers, labelled=True, metric=f"precision@{shadow.k}"
     )
 
 
-def _others(hits: list[Hit], id: str, k: int) -> list[Hit]:
-    return [hit for hit in hits if hit.id != str(id)][:k]
+def _by_clicks(
+    gallery: Gallery,
+    shadow: Shadow,
+    clicks: Mapping[str, Sequence[str]],
+    old: Embeddings,
+    new: Embeddings,
+) -> Measured:
+    rows = [row for row, id in enumerate(old.ids.tolist()) if clicks.get(id)]
+    if not rows:
+        raise EvaluationError(
+            f"none of the {len(old):,} shadow queries has a click in the log; the `id` of a line "
+            "must be that of a query"
+        )
+    old, new = old[rows], new[rows]
+    before, after = ask_both(gallery, old, new, k=shadow.k)
+    relevant = tuple(frozenset(map(str, clicks[id])) for id in old.ids.tolist())
+    sizes = np.array([len(one) for one in relevant])
+    counts = [_count(some, relevant) for some in (before, after)]
+    answers = Answers(
+        right_before=(counts[0] > 0).astype(np.float64),
+        right_after=(counts[1] > 0).astype(np.float64),
+        quality_reference=counts[0] / sizes,
+        quality_after=counts[1] / sizes,
+    )
+    result = measured(
+        old, before, after, relevant, answers, labelled=True, metric=f"clicked@{shadow.k}"
+    )
+    return dataclasses.replace(result, notes=(CLICKS_NOTE,))
 
 
-def _is(hit: Hit, label: str, shadow: Shadow) -> bool:
-    return str(hit.payload.get(shadow.label_key)) == label
+def _first(results: list[list[Hit]], relevant: tuple[frozenset[str], ...]) -> Float64:
+    rows = zip(results, relevant, strict=True)
+    return np.array([bool(hits) and hits[0].id in right for hits, right in rows], np.float64)
 
 
-def _right(found: list[list[Hit]], labels: list[str], shadow: Shadow) -> Float64:
-    rows = zip(found, labels, strict=True)
-    return np.array([bool(hits) and _is(hits[0], label, shadow) for hits, label in rows], float)
+def _count(results: list[list[Hit]], relevant: tuple[frozenset[str], ...]) -> Float64:
+    rows = zip(results, relevant, strict=True)
+    return np.array([sum(hit.id in right for hit in hits) for hits, right in rows], np.float64)
 
 
-def _share(found: list[list[Hit]], labels: list[str], shadow: Shadow) -> Float64:
-    rows = zip(found, labels, strict=True)
-    return np.array([sum(_is(h, label, shadow) for h in hits) / shadow.k for hits, label in rows])
+def _groups(gallery: Gallery, shadow: Shadow, measured_answers: Measured) -> Column | None:
+    """The group of each query that was measured; "" for none."""
+    key = shadow.group_key
+    if key is None:
+        return None
+    column = shadow.old.columns.get(key)
+    if column is not None:
+        of = dict(zip(shadow.old.ids.tolist(), column.tolist(), strict=True))
+    else:
+        items = gallery.get_many(list(measured_answers.ids))
+        of = {item.id: item.payload[key] for item in items if key in item.payload}
+        if not of:
+            raise EvaluationError(
+                f"no group {key!r}: it is neither a column of the shadow queries "
+                f"({', '.join(shadow.old.columns) or 'they have none'}) nor in the payload of "
+                "items with their ids"
+            )
+    return np.array([str(of.get(id, "")) for id in measured_answers.ids])
+
+
+def judged_by(gallery: Gallery, result: GateResult) -> None:
+    """Keep the gate's verdict and its evidence with the upgrade; a FAIL pauses it."""
+    counts = gallery.count()
+    evidence = {
+        "metric": result.metric,
+        "queries": result.n_queries,
+        "share": round(counts.done / max(counts.items, 1), 4),
+        "before": result.before,  # the old way's quality, by the metric
+        "after": result.after,
+        "at": time.time(),
+    }
+
+    def step(state: State) -> State:
+        record = Record.of(state)
+        if record is None:
+            return state
+        record = dataclasses.replace(record, gate=result.verdict, evidence=evidence, override=None)
+        if result.verdict == "FAIL" and record.phase == "running":
+            record = dataclasses.replace(record, phase="paused", reason=words(result))
+        return with_record(state, record)
+
+    details = {"verdict": result.verdict, "checks": words(result), **evidence}
+    if Record.of(gallery.state) is not None:
+        change(gallery, step, what="upgrade gate", details=details)
+
+
+def words(result: GateResult) -> str:
+    """What decided, in a line."""
+    checks = [("", check) for check in result.checks]
+    checks += [(f"{name}: ", check) for name, one in result.groups.items() for check in one]
+    failed = [pair for pair in checks if pair[1].verdict == "FAIL"]
+    shown = failed or [("", check) for check in result.checks]
+    return "gate: " + "; ".join(
+        f"{group}{check.name} {check.value:.4f} ({check.low:.4f} to {check.high:.4f}), limit "
+        f"{check.limit:g}"
+        for group, check in shown
+    )

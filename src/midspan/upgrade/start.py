@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
+from midspan import progress
 from midspan.bridges import Bridge, load_bridge
-from midspan.errors import ConfigError, GalleryError, SpaceMismatch
+from midspan.errors import ConfigError, EvidenceFailed, GalleryError, SpaceMismatch
+from midspan.evidence import Evidence
 from midspan.gallery import Gallery, State
-from midspan.spaces import Embeddings, Space
-from midspan.upgrade.mapping import bridge_of, check_bridge, load_for, map_items, mapped_space
-from midspan.upgrade.mixing import FEWEST, Mixing, choose_scores
-from midspan.upgrade.orders import Float64, Hints, order_named
+from midspan.gallery.records import MODES, Mode, Record
+from midspan.gallery.routing import PairedSample, load_bridge_blob, store_bridge
+from midspan.spaces import Embeddings, Space, fingerprint
+from midspan.upgrade.embed import Embed
+from midspan.upgrade.orders import Hints, default_order
 from midspan.upgrade.priorities import (
-    buckets_for,
+    check_order,
+    check_sample,
+    kept_sample,
     order_hints,
-    paired_sample,
-    priorities_of,
     prioritise,
+    priority_floors,
 )
-from midspan.upgrade.record import MODES, Mode, Record, change, open_record, score_map_json
+from midspan.upgrade.steps import change, check_override, check_traffic, open_record
 
 
 class HasSpace(Protocol):
@@ -37,28 +42,37 @@ def start(
     to: Space | HasSpace,
     mode: Mode,
     bridge: str | Path | None,
-    order: str,
-    calibrate: bool | None,
+    order: str | None,
     sample: Embeddings | None,
+    embed: Embed | None,
+    sample_size: int,
+    traffic: float,
     rollback: bool,
+    override: str | None,
     seed: int,
     show: bool,
 ) -> None:
-    """See Upgrade.start. All that can be refused is refused before anything is written."""
+    """See Upgrade.start. What can be refused is refused before anything is embedded or written."""
     new, sample = space_of(to), sample_of(to, sample)
-    order_named(order)
+    check_order(gallery, order)
+    check_traffic(traffic)
+    reason = check_override(override)
     before = Record.of(gallery.state)
     if before is not None and before.phase == "mapping":
         if (before.mode, before.new) != (mode, new.fingerprint):
             raise _already_open(gallery, before)
     else:
         old = check_start(gallery, gallery.state, new, mode=mode, bridge=bridge)
-        _check_scores(old, new, mode=mode, calibrate=calibrate, sample=sample)
-        made = load_bridge(bridge) if bridge else None
-        forward = made if mode == "map-gallery" else None
-        hints = order_hints(
-            gallery, order, old=old.fingerprint, sample=sample, seed=seed, by=forward
+        evidence = compatibility(old, new) if mode == "direct" else None
+        check_evidence(gallery, evidence, override=reason)
+        kept = kept_sample(
+            gallery, old=old, new=new, given=sample, embed=embed, count=sample_size, seed=seed
         )
+        check_sample(mode, old=old, new=new, exists=kept is not None, items=len(gallery))
+        if sample is None and kept is not None:
+            sample = Embeddings(kept[1].ids, kept[1].new, new)
+        order = order or default_order(mode, sampled=kept is not None)
+        hints = order_hints(gallery, order, old=old.fingerprint, sample=sample, seed=seed)
         record = Record(
             mode=mode,
             old=old.fingerprint,
@@ -66,22 +80,22 @@ def start(
             phase="mapping" if mode == "map-gallery" else "running",
             started=time.time(),
             rollback=rollback,
+            sample=None if kept is None else kept[0],
+            traffic=float(traffic),
         )
-        if sample is not None:
-            mine, theirs = paired_sample(gallery, record.old, sample)
-            place = priorities_of(gallery, order, hints, mine)
-            found = mixing_for(
-                mine, theirs, mode=mode, bridge=made, calibrate=calibrate, priorities=place
-            )
-            record = record if found is None else _with_mixing(record, found)
-        if mode != "direct":
-            folder, digest = load_for(bridge, mode=mode, old=old, new=new)
-            record = dataclasses.replace(record, bridge=folder, digest=digest)
-        _open(gallery, record, old=old, new=new, bridge=bridge)
+        if bridge is not None:
+            # In the catalogue, where every host that searches has it.
+            digest = store_bridge(gallery.blobs, bridge)
+            record = dataclasses.replace(record, bridge=str(bridge), digest=digest)
+        details: dict[str, Any] = {} if reason is None else {"override": reason}
+        if evidence is not None:
+            details["evidence"] = str(evidence)
+        _open(gallery, record, old=old, new=new, bridge=bridge, details=details)
         _map(gallery, show=show)
         _write_order(gallery, order, hints, show=show)
         return
     _map(gallery, show=show)
+    order = order or default_order(mode, sampled=before.sample is not None)
     reorder(gallery, order, sample=sample, seed=seed, show=show)
 
 
@@ -117,17 +131,20 @@ def reorder(
     show: bool = False,
 ) -> int:
     """Write the priorities of what is left; at any time, with any order."""
+    check_order(gallery, order)
     record = open_record(gallery)
-    forward = bridge_of(record) if record.mode == "map-gallery" else None
-    hints = order_hints(gallery, order, old=record.old, sample=sample, seed=seed, by=forward)
+    if sample is None and record.sample is not None:
+        kept = PairedSample.from_bytes(gallery.blobs.get(record.sample))
+        sample = Embeddings(kept.ids, kept.new, gallery.state.spaces[record.new])
+    hints = order_hints(gallery, order, old=record.old, sample=sample, seed=seed)
     return _write_order(gallery, order, hints, show=show)
 
 
 def _write_order(gallery: Gallery, order: str, hints: Hints | None, *, show: bool) -> int:
-    record, looked, buckets = open_record(gallery), 0, None
+    record, looked, floors = open_record(gallery), 0, None
     if hints is not None:
-        buckets = buckets_for(gallery, order, hints, space=record.old)
-        looked = prioritise(gallery, order, hints, space=record.old, buckets=buckets, show=show)
+        floors = priority_floors(gallery, order, hints, space=record.old)
+        looked = prioritise(gallery, order, hints, space=record.old, floors=floors, show=show)
 
     def step(state: State) -> State:
         now = Record.of(state)
@@ -138,7 +155,7 @@ def _write_order(gallery: Gallery, order: str, hints: Hints | None, *, show: boo
     details = {
         "order": order,
         "items": looked,
-        "buckets": None if buckets is None else len(buckets),
+        "levels": None if floors is None else len(floors),
     }
     change(gallery, step, what="upgrade order", details=details)
     return looked
@@ -154,36 +171,6 @@ def sample_of(to: Space | HasSpace, sample: Embeddings | None) -> Embeddings | N
     if sample is not None and not sample.space.same_as(space_of(to)):
         raise SpaceMismatch(f"the sample is in {sample.space}, the upgrade leads to {space_of(to)}")
     return sample
-
-
-def _with_mixing(record: Record, found: Mixing) -> Record:
-    return dataclasses.replace(
-        record,
-        scores=None if found.scores is None else score_map_json(found.scores),
-        mixing=found.evidence(),
-    )
-
-
-def mixing_for(
-    old: Embeddings,
-    new: Embeddings,
-    *,
-    mode: str,
-    bridge: Bridge | None,
-    calibrate: bool | None,
-    priorities: Float64 | None,
-) -> Mixing | None:
-    """How the scores of the two parts are brought together; None: as they are, untried.
-
-    calibrate: None tries it out where there are labels, or where plain scores are no choice.
-    """
-    comparable = mode != "map-query" or old.space.metric == new.space.metric
-    enough = len(old) >= FEWEST and new.labels is not None
-    if calibrate is False or (calibrate is None and comparable and not enough):
-        return None
-    return choose_scores(
-        old, new, bridge=bridge, labels=new.labels, priorities=priorities, plain=comparable
-    )
 
 
 def check_start(
@@ -209,34 +196,40 @@ def check_start(
             raise SpaceMismatch(
                 f"{new} is not on record as compatible with {old}, so its queries cannot be "
                 "compared with the stored vectors. Ways out: train the new encoder compatibly "
-                "(method = 'bct'), or fit a bridge and start with --mode map-query or map-gallery"
+                "(method = 'bct'), start with `mode` both while the old encoder still runs, or fit "
+                "a bridge and start with `mode` map-query or map-gallery"
             )
         return old
-    if bridge is None:
-        load_for(None, mode=mode, old=old, new=new)
-    else:
-        check_bridge(load_bridge(bridge), mode=mode, old=old, new=new)
+    if mode == "both":
+        if bridge is not None:
+            raise ConfigError("mode both searches each part in its own space and takes no bridge")
+        return old
+    load_for(bridge, mode=mode, old=old, new=new)
     return old
 
 
-def _check_scores(
-    old: Space, new: Space, *, mode: str, calibrate: bool | None, sample: Embeddings | None
-) -> None:
-    if calibrate and sample is None:
-        raise ConfigError(
-            "calibrated scores are learnt from items that have both vectors: give a sample of new "
-            "vectors (--to NEW.npz)"
-        )
-    learnt = calibrate is not False and sample is not None
-    if mode == "map-query" and old.metric != new.metric and not learnt:
-        raise SpaceMismatch(
-            f"scores in {old} and {new} are of different kinds and cannot be merged as they are; "
-            "give a sample of new vectors (--to NEW.npz) to calibrate them, or map the gallery "
-            "(--mode map-gallery)"
+def compatibility(old: Space, new: Space) -> Evidence:
+    """What is on record about comparing the two as they are."""
+    evidence = new.evidence_for(old)
+    return evidence or Evidence.missing(old.fingerprint, why="recorded without evidence")
+
+
+def check_evidence(gallery: Gallery, evidence: Evidence | None, *, override: str | None) -> None:
+    """A FAIL of the encoder's own test is ignored only for a reason, which is recorded."""
+    if evidence is not None and evidence.verdict == "FAIL" and override is None:
+        raise EvidenceFailed(
+            f"{gallery.location}: the test of the new encoder's training says that its queries "
+            f"search the old gallery worse ({evidence}). Train it again, start in another mode, or "
+            "start with an override that says why"
         )
 
 
 def _already_open(gallery: Gallery, record: Record) -> GalleryError:
+    if record.phase in ("finished", "forgetting"):
+        return GalleryError(
+            f"{gallery.location}: the last upgrade is finished and its old vectors are kept; drop "
+            "them with midspan upgrade forget, or roll back, before the next one"
+        )
     return GalleryError(
         f"{gallery.location}: an upgrade ({record.mode}, {record.phase}) to {record.new[:17]} is "
         "open; finish it or roll it back before the next one"
@@ -244,7 +237,13 @@ def _already_open(gallery: Gallery, record: Record) -> GalleryError:
 
 
 def _open(
-    gallery: Gallery, record: Record, *, old: Space, new: Space, bridge: str | Path | None
+    gallery: Gallery,
+    record: Record,
+    *,
+    old: Space,
+    new: Space,
+    bridge: str | Path | None,
+    details: Mapping[str, Any],
 ) -> None:
     """One transaction: the new space, what is live, what is to be made."""
     spaces = {new.fingerprint: new}
@@ -267,5 +266,95 @@ def _open(
             upgrade=record.to_json(),
         )
 
-    details = {"mode": record.mode, "from": old.fingerprint, "to": new.fingerprint}
+    details = {
+        "mode": record.mode,
+        "from": old.fingerprint,
+        "to": new.fingerprint,
+        "traffic": record.traffic,
+        **details,
+    }
     change(gallery, step, what="upgrade start", details=details)
+
+
+# ---- bridges in an upgrade: which one it is, the space its vectors get, the pass over the gallery
+
+PAGE = 2000  # items mapped in one transaction
+
+
+def mapped_space(digest: str, *, old: Space, new: Space) -> Space:
+    """The space of mapped vectors: never taken for true new ones, comparable with them.
+
+    Its fingerprint is derived from the bridge and both ends, so another bridge makes another
+    space, and the same one finds what it has mapped before.
+    """
+    return Space(
+        name=f"{new.name} from {old.name}",
+        dim=new.dim,
+        metric=new.metric,
+        fingerprint=f"mapped:{fingerprint(digest, old.fingerprint, new.fingerprint)}",
+        compatible_with=(new.fingerprint,),
+    )
+
+
+def check_bridge(bridge: Bridge, *, mode: str, old: Space, new: Space) -> None:
+    """map-query wants new → old, map-gallery old → new."""
+    expected = (new, old) if mode == "map-query" else (old, new)
+    if bridge.source.same_as(expected[0]) and bridge.target.same_as(expected[1]):
+        return
+    if bridge.source.same_as(expected[1]) and bridge.target.same_as(expected[0]):
+        other = "map-gallery" if mode == "map-query" else "map-query"
+        raise SpaceMismatch(
+            f"this bridge leads from {bridge.source} to {bridge.target}: that is the direction of "
+            f"mode {other}. Start in that mode, or fit the other direction for {mode}: "
+            "midspan bridge fit, with source and target exchanged"
+        )
+    raise SpaceMismatch(
+        f"this bridge leads from {bridge.source} to {bridge.target}; mode {mode} wants one from "
+        f"{expected[0]} to {expected[1]}"
+    )
+
+
+def check_end(folder: str | Path, *, mode: str, old: Space) -> None:
+    """The end of the bridge that the gallery is at; the other one is known with the encoder."""
+    bridge = load_bridge(folder)
+    mine, expected = (bridge.target, "to") if mode == "map-query" else (bridge.source, "from")
+    if not mine.same_as(old):
+        raise SpaceMismatch(
+            f"this bridge leads from {bridge.source} to {bridge.target}; mode {mode} requires one "
+            f"that leads {expected} {old}, which the gallery is in"
+        )
+
+
+def load_for(folder: str | Path | None, *, mode: str, old: Space, new: Space) -> Bridge:
+    """The bridge of this folder, if it fits the mode."""
+    if folder is None:
+        direction = "new to old" if mode == "map-query" else "old to new"
+        raise ConfigError(
+            f"mode {mode} wants a bridge from {direction} (`bridge`, a folder); fit one with "
+            "midspan bridge fit"
+        )
+    bridge = load_bridge(folder)
+    check_bridge(bridge, mode=mode, old=old, new=new)
+    return bridge
+
+
+def map_items(gallery: Gallery, record: Record, *, show: bool = False) -> int:
+    """Give a mapped vector to each item that has an old one and no true new one.
+
+    May be repeated and stopped at any moment: an item that has its vector is passed over.
+    """
+    assert record.mapped is not None
+    bridge = load_bridge_blob(gallery.blobs, record)
+    space = gallery.state.spaces[record.mapped]
+    written, after = 0, ""
+    with progress.bar("map", total=gallery.count().items, unit="items", show=show) as done:
+        while page := gallery.scan(missing=record.mapped, after=after, limit=PAGE):
+            after = page[-1].id
+            wanting = {item.id: item.revision for item in page if record.new not in item.spaces}
+            old = gallery.vectors(list(wanting), space=record.old)
+            if len(old):
+                vectors = Embeddings(old.ids, bridge.transform(old).vectors, space)
+                revisions = [wanting[id] for id in old.ids.tolist()]
+                written += gallery.add_missing_vectors(vectors, revisions=revisions)
+            done(len(page))
+    return written

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
+from itertools import cycle
 
-from midspan.errors import ConfigError
+import numpy as np
+
+from midspan.errors import ConfigError, MidspanError
 from midspan.gallery import Gallery
-from midspan.gallery.stores.sqlite.store import SqliteStore
 
 SHORTEST, LONGEST = 0.01, 2.0  # seconds of rest before a batch while searches are slow
 SMALL = 32  # items in a batch while searches are slow
@@ -29,17 +34,14 @@ def live_latency(gallery: Gallery, *, times: float = 1.5, watch: float = 5.0) ->
     Searches of other processes on an embedded gallery count. It watches for some seconds; None if
     nobody searches, or if the gallery is on a server.
     """
-    store = gallery.store
-    if not isinstance(store, SqliteStore):
-        return None
     seen, until = [], time.monotonic() + watch
     while time.monotonic() < until:
-        if (p99 := store.live_p99()) is not None:
+        if (p99 := gallery.live_p99()) is not None:
             seen.append(p99)
         time.sleep(watch / 10)
     if not seen:
         return None
-    return Latency(p99=store.live_p99, ceiling=times * sorted(seen)[len(seen) // 2])
+    return Latency(p99=gallery.live_p99, ceiling=times * sorted(seen)[len(seen) // 2])
 
 
 class Throttle:
@@ -55,15 +57,15 @@ class Throttle:
         self.rest = 0.0
         self._next = 0.0  # when the rate allows the next batch
 
-    def batch(self, wanted: int) -> int:
+    def batch(self, count: int) -> int:
         """At a low rate smaller batches, so that the work is even within a second.
 
         Smaller ones too while searches are slow: a search that comes in the middle of a batch
         meets all of it.
         """
         if self.rest > 0:
-            wanted = max(1, min(wanted, SMALL))
-        return wanted if self.max_rate is None else max(1, min(wanted, int(self.max_rate)))
+            count = max(1, min(count, SMALL))
+        return count if self.max_rate is None else max(1, min(count, int(self.max_rate)))
 
     def done(self, count: int) -> None:
         """So many items were taken: what the rate demands before the next ones."""
@@ -86,3 +88,83 @@ class Throttle:
         until = max(time.monotonic() + self.rest, self._next)
         while (left := until - time.monotonic()) > 0 and go_on():
             time.sleep(min(left, NAP))
+
+
+# ---- searches now and then beside a backfill, to know how long live searches take meanwhile ------
+# Searchers of a gallery in a file say how long their searches take. Those of a gallery on a server
+# do not, so a backfill asks for itself, through the one search that everybody uses.
+
+EVERY = 0.05  # seconds between two searches
+LAST = 100  # searches that count
+ITEMS = 100  # that are asked for, in turn
+
+
+@contextmanager
+def watch_searches(
+    gallery: Gallery, *, times: float = 1.5, watch: float = 1.0
+) -> Iterator[Latency | None]:
+    """The ceiling is so many times the p99 that searches have now, before the work begins.
+
+    Known from other processes' searches if the gallery's catalogue is a file (None: nobody
+    searches), else from a probe, which continues as long as the block.
+    """
+    if gallery.shares_latency:
+        yield live_latency(gallery, times=times, watch=watch)
+        return
+    probe = Probe(gallery)
+    with probe.running():
+        until = time.monotonic() + watch
+        while time.monotonic() < until and len(gallery):
+            time.sleep(min(EVERY, watch / 10))
+        now = probe.p99()
+        yield None if now is None else Latency(probe.p99, ceiling=times * now)
+
+
+class Probe:
+    """For `Latency(probe.p99, ceiling)`, where the backfill runs apart from the service.
+
+    It asks for items like a stored one, so it needs no encoder and sees what a client would see:
+    the machine, the disk and the database under the load of the backfill.
+    """
+
+    def __init__(self, gallery: Gallery) -> None:
+        self._gallery = gallery
+        self._items = cycle(gallery.scan(limit=ITEMS))
+        self._seconds: deque[float] = deque(maxlen=LAST)
+
+    def running(self) -> AbstractContextManager[None]:
+        return periodically(self._search, every=EVERY, name="search probe")
+
+    def p99(self) -> float | None:
+        """Seconds, of the last searches; None before the first."""
+        seconds = list(self._seconds)
+        return float(np.percentile(seconds, 99)) if seconds else None
+
+    def _search(self) -> None:
+        if (item := next(self._items, None)) is None:
+            return
+        started = time.perf_counter()
+        with suppress(MidspanError):  # deleted, or the state changed: the backfill meets that too
+            self._gallery.more_like(item.id)
+            self._seconds.append(time.perf_counter() - started)
+
+
+# ---- a function that is called again and again, in a thread, for as long as a block runs ---------
+
+
+@contextmanager
+def periodically(step: Callable[[], None], *, every: float, name: str) -> Iterator[None]:
+    """`step` handles its own errors. The thread has ended when the block is left."""
+    stop = threading.Event()
+
+    def loop() -> None:
+        while not stop.wait(every):
+            step()
+
+    thread = threading.Thread(target=loop, name=name, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()

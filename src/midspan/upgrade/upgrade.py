@@ -1,14 +1,15 @@
 """The front door: plan → start → run → finish, or roll back.
 
 Upgrade.plan(gallery, to=encoder, sample=new_vectors)      # writes nothing
-upgrade = Upgrade.start(gallery, to=encoder, mode="direct", order="uncertainty")
+upgrade = Upgrade.start(gallery, to=encoder, mode="both", embed=embed, traffic=0.05)
 upgrade.run(embed)                                         # any number of processes
 upgrade.finish()                                           # or upgrade.rollback()
+upgrade.forget()                                           # drops the old vectors
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,25 +17,53 @@ import numpy.typing as npt
 
 from midspan.bridges import load_bridge
 from midspan.gallery import Filter, Gallery, Hit
+from midspan.gallery.records import Mode, Record
+from midspan.gallery.routing import SAMPLE
 from midspan.spaces import Embeddings, Space
-from midspan.upgrade import backfill, routing, steps
+from midspan.upgrade import backfill, steps
+from midspan.upgrade import finish as ending
 from midspan.upgrade import start as begin
 from midspan.upgrade.embed import Embed
-from midspan.upgrade.gate import GateResult
-from midspan.upgrade.orders import order_named
+from midspan.upgrade.finish import Finished, Forgotten, RolledBack
+from midspan.upgrade.images import Embedder, ImageEncoder, as_embed
 from midspan.upgrade.plan import Plan, make_plan
-from midspan.upgrade.record import Mode, Record
+from midspan.upgrade.priorities import check_order
 from midspan.upgrade.start import HasSpace, check_start, sample_of, space_of
 from midspan.upgrade.status import Status, status
-from midspan.upgrade.steps import Finished, RolledBack
 from midspan.upgrade.throttle import Latency
+from midspan.upgrade.verdicts import GateResult
+from midspan.upgrade.worker import Report, Settings
 
 
 class Upgrade:
-    """The open upgrade of a gallery. It keeps nothing itself: the gallery knows all."""
+    """The open upgrade of a gallery. It keeps nothing itself: the gallery knows all.
+
+    Args:
+        gallery: A gallery in which an upgrade was started; `Upgrade.start` starts one.
+
+    Example:
+        >>> import numpy as np
+        >>> import midspan as ms
+        >>> rng = np.random.default_rng(0)
+        >>> ids = np.arange(100).astype(str)
+        >>> old = ms.Embeddings(ids, rng.normal(size=(100, 8)), ms.Space("old", 8))
+        >>> new = ms.Embeddings(ids, rng.normal(size=(100, 16)), ms.Space("new", 16))
+        >>> gallery = ms.Gallery.create("memory:", old.space)
+        >>> gallery.add(old)
+        100
+        >>> upgrade = ms.Upgrade.start(gallery, to=new, mode="both")
+        >>> upgrade.run(new, limit=40).new
+        40
+        >>> _ = upgrade.rollback()
+        >>> gallery.space.name
+        'old'
+    """
 
     def __init__(self, gallery: Gallery) -> None:
         self.gallery = gallery
+
+    def __repr__(self) -> str:
+        return f"Upgrade({self.gallery.location!r})"
 
     @classmethod
     def plan(
@@ -44,19 +73,35 @@ class Upgrade:
         to: Space | HasSpace,
         mode: Mode = "direct",
         bridge: str | Path | None = None,
-        order: str = "uncertainty",
-        calibrate: bool | None = None,
+        order: str | None = None,
         sample: Embeddings | None = None,
-        embed: Embed | None = None,
+        embed: Embedder | None = None,
+        sample_size: int = SAMPLE,
     ) -> Plan:
-        """A dry run: writes nothing, and refuses what `start` would refuse.
+        """A dry run: refuses what `start` would refuse, and changes nothing.
 
-        sample: new vectors of some of the gallery's items, for the evidence; `to` itself if it is
-        Embeddings. embed: the encoder, to measure how long it takes.
+        Args:
+            gallery: The gallery to upgrade.
+            to: The new encoder, its Embeddings, or its space.
+            mode: "direct" (trained compatible), "map-query", "map-gallery" or "both".
+            bridge: Folder of the bridge of a mode that maps.
+            order: A name from `midspan.upgrade.ORDERS`; None: what ranks best in this mode.
+            sample: New vectors of some of the gallery's items, for the evidence; `to` itself if it
+                is Embeddings.
+            embed: The encoder, to measure how long it takes; default `to`, if it is one. Without
+                vectors it embeds a sample, which is kept with the gallery for `start`.
+            sample_size: Items of that sample.
+
+        Returns:
+            A Plan: items, time, disk, what the gate says, the expected curve.
+
+        Raises:
+            SpaceMismatch: The mode cannot connect the two spaces.
+            GalleryError: Another upgrade is open.
         """
         new, sample = space_of(to), sample_of(to, sample)
+        check_order(gallery, order)
         old = check_start(gallery, gallery.state, new, mode=mode, bridge=bridge)
-        order_named(order)
         return make_plan(
             gallery,
             old=old,
@@ -64,9 +109,9 @@ class Upgrade:
             mode=mode,
             order=order,
             bridge=None if bridge is None else load_bridge(bridge),
-            calibrate=calibrate,
             sample=sample,
-            embed=embed,
+            embed=_embed_of(to, embed),
+            sample_size=sample_size,
         )
 
     @classmethod
@@ -77,22 +122,49 @@ class Upgrade:
         to: Space | HasSpace,
         mode: Mode = "direct",
         bridge: str | Path | None = None,
-        order: str = "uncertainty",
-        calibrate: bool | None = None,
+        order: str | None = None,
         sample: Embeddings | None = None,
+        embed: Embedder | None = None,
+        sample_size: int = SAMPLE,
+        traffic: float = 1.0,
         rollback: bool = True,
+        override: str | None = None,
         seed: int = 0,
         show: bool = False,
     ) -> Upgrade:
         """From the next query on the new encoder answers. One row changes; no vector is touched.
 
-        In the mode map-gallery the stored vectors are mapped first, while the old service goes
-        on; stopped in between, the same call goes on. Priorities are written last.
+        In the mode map-gallery the stored vectors are mapped first, while the old service
+        continues; stopped in between, the same call continues. Priorities are written last.
 
-        calibrate: scores of the part that is not refreshed are brought to the scale of the new
-        ones, which costs a second search. By default where that ranks better beyond doubt on a
-        labelled sample (`to` as Embeddings, or `sample`); False: never; True: also without labels.
-        rollback: promise it: `wanted_spaces` then asks for an old vector of new items too.
+        Args:
+            gallery: The gallery to upgrade.
+            to: The new encoder, its Embeddings, or its space.
+            mode: "direct" (trained compatible), "map-query", "map-gallery" or "both".
+            bridge: Folder of the bridge of a mode that maps.
+            order: A name from `midspan.upgrade.ORDERS`; None: what ranks best in this mode.
+            sample: New vectors of some items (`to` as Embeddings counts); without them `embed`
+                makes those of `sample_size` items, or an earlier plan or start has. Over it the
+                scores of old and new vectors are standardised, which costs a second search.
+                Without any, or with sample_size = 0, scores are merged as they are.
+            embed: The encoder that embeds the sample; default `to`, if it is one.
+            sample_size: Items of the sample.
+            traffic: Share of the queries in both spaces that the new way answers; 0: shadow.
+            rollback: Promise it: items then come with an old vector (see `wanted_spaces`), or are
+                refused; a rollback loses nothing.
+            override: In mode direct, the reason to start although the test at the end of the new
+                encoder's training failed (EvidenceFailed without one); it is recorded.
+            seed: Of the sample and of random orders.
+            show: A progress bar.
+
+        Returns:
+            The open upgrade.
+
+        Raises:
+            SpaceMismatch: The mode cannot connect the two spaces.
+            GalleryError: Another upgrade is open.
+            ConfigError: A mode, order or share that does not exist, or no sample where the mode
+                needs one.
         """
         begin.start(
             gallery,
@@ -100,9 +172,12 @@ class Upgrade:
             mode=mode,
             bridge=bridge,
             order=order,
-            calibrate=calibrate,
             sample=sample,
+            embed=_embed_of(to, embed),
+            sample_size=sample_size,
+            traffic=traffic,
             rollback=rollback,
+            override=override,
             seed=seed,
             show=show,
         )
@@ -116,20 +191,35 @@ class Upgrade:
 
     def run(
         self,
-        embed: Embed,
+        embed: Embedder,
         *,
         limit: int | None = None,
         max_rate: float | None = None,
         latency: Latency | None = None,
         check: Callable[[], GateResult] | None = None,
-        check_every: int = 1000,
-        settings: backfill.Settings | None = None,
+        check_every: int | None = None,
+        settings: Settings | None = None,
         show: bool = False,
-    ) -> backfill.Report:
-        """The backfill: see `backfill.run`."""
+    ) -> Report:
+        """The backfill: every item gets its new vector, in the order of the upgrade.
+
+        Args:
+            embed: The new encoder, which reads the images of the items' uris; Embeddings that exist
+                already; or a function from items to `Embedded`.
+            limit: Stop after so many items; None: when nothing is left.
+            max_rate: Items a second.
+            latency: Rest while live searches are slower than a ceiling.
+            check: The gate, asked along the way; a FAIL pauses the upgrade.
+            check_every: Items between two checks; None: 20 checks on the whole way.
+            settings: Batch size, leases and retries.
+            show: A progress bar.
+
+        Returns:
+            What was written and what failed; old + new + failed = all.
+        """
         return backfill.run(
             self.gallery,
-            embed,
+            as_embed(embed),
             limit=limit,
             max_rate=max_rate,
             latency=latency,
@@ -141,7 +231,7 @@ class Upgrade:
 
     def search(
         self,
-        query: Embeddings | npt.NDArray[Any],
+        query: Embeddings | Sequence[Embeddings] | npt.NDArray[Any],
         *,
         k: int = 10,
         space: Space | None = None,
@@ -149,14 +239,9 @@ class Upgrade:
         exact: bool = False,
         threshold: float | None = None,
     ) -> list[list[Hit]]:
-        return routing.search(
-            self.gallery,
-            query,
-            k=k,
-            space=space,
-            filter=filter,
-            exact=exact,
-            threshold=threshold,
+        """`Gallery.search`: the one way to an answer."""
+        return self.gallery.search(
+            query, k=k, space=space, filter=filter, exact=exact, threshold=threshold
         )
 
     def wanted_spaces(self) -> tuple[Space, ...]:
@@ -166,6 +251,10 @@ class Upgrade:
         if record is None or record.phase not in ("running", "paused") or not record.rollback:
             return (state.spaces[state.live[0]],)
         return (state.spaces[record.new], state.spaces[record.old])
+
+    def set_traffic(self, share: float) -> None:
+        """Canary: the new way answers this share of the queries; 0: shadow, 1: all."""
+        steps.set_traffic(self.gallery, share)
 
     def status(self) -> Status:
         return status(self.gallery)
@@ -177,11 +266,30 @@ class Upgrade:
     def pause(self, *, reason: str | None = None) -> None:
         steps.pause(self.gallery, reason=reason)
 
-    def resume(self) -> None:
-        steps.resume(self.gallery)
+    def resume(self, *, override: str | None = None) -> None:
+        """override: the reason to continue although the gate failed; it is recorded."""
+        steps.resume(self.gallery, override=override)
 
-    def finish(self, *, force: bool = False) -> Finished:
-        return steps.finish(self.gallery, force=force)
+    def finish(
+        self,
+        *,
+        force: bool = False,
+        override: str | None = None,
+        keep_old: float | None = None,
+    ) -> Finished:
+        """The new vectors alone answer; the old ones are kept until `forget`."""
+        return ending.finish(self.gallery, force=force, override=override, keep_old=keep_old)
+
+    def forget(self) -> Forgotten:
+        """Drop the old vectors of a finished upgrade and return their disk, for good."""
+        return ending.forget(self.gallery)
 
     def rollback(self, *, drop: bool = False) -> RolledBack:
-        return steps.rollback(self.gallery, drop=drop)
+        return ending.rollback(self.gallery, drop=drop)
+
+
+def _embed_of(to: Space | HasSpace, embed: Embedder | None) -> Embed | None:
+    """`embed`, or the encoder that the upgrade leads to, which can embed a sample itself."""
+    if embed is None and isinstance(to, ImageEncoder) and to.takes_images:
+        embed = to
+    return None if embed is None else as_embed(embed)

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import time
 import uuid
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from midspan.errors import SpaceMismatch
-from midspan.gallery import Entry, Failed, Gallery, Task
+from midspan.errors import MidspanError, SpaceMismatch
+from midspan.gallery import AuditEvent, Failed, Gallery, Task
+from midspan.gallery.records import Record
 from midspan.spaces import Space
 from midspan.upgrade.embed import Embed, Embedded, embed_all, read_all
-from midspan.upgrade.record import Record
+from midspan.upgrade.throttle import periodically
 
 BATCH = 64  # items embedded and written at once, at first
 GROWTH = 32  # times as many at most, while a batch takes less than a second
 LEASE = 120.0  # seconds that a batch is this worker's; another takes it after that
+RENEWALS = 3  # in the time of one lease: two may fail
 RETRIES = 3  # then an item goes to the failure list
 BACK_OFF = 2.0  # seconds before the first retry, doubled for each further one
+
+log = logging.getLogger("midspan.upgrade")
 
 Stopped = Literal["done", "limit", "paused", "ended", "idle"]
 
@@ -73,7 +79,6 @@ class Worker:
     def __init__(
         self, gallery: Gallery, embed: Embed, *, target: Space, settings: Settings
     ) -> None:
-        self.store = gallery.store
         self.gallery = gallery
         self.embed = embed
         self.target = target
@@ -100,17 +105,31 @@ class Worker:
     def claim(self, count: int) -> list[Task]:
         if self.must_stop() is not None:
             return []
-        tasks = self.store.claim(worker=self.name, limit=count, seconds=self.settings.lease)
+        tasks = self.gallery.work.claim(worker=self.name, limit=count, seconds=self.settings.lease)
         if tasks and self.must_stop() is not None:  # paused in this moment
-            self.store.release(self.name)
+            self.gallery.work.release(self.name)
             return []
         return tasks
+
+    def renewing_leases(self) -> AbstractContextManager[None]:
+        """However long an encoder takes. A process that dies renews nothing, and another one takes
+        its batch over when the lease ends.
+        """
+        seconds = self.settings.lease
+
+        def renew() -> None:
+            try:
+                self.gallery.work.renew(self.name, seconds=seconds)
+            except MidspanError as error:  # the next renewal may succeed, and a lost lease is safe
+                log.warning("the leases of %s were not renewed: %s", self.name, error)
+
+        return periodically(renew, every=seconds / RENEWALS, name="leases")
 
     def nothing_due(self) -> Stopped | None:
         """Why to stop, or None: others hold the rest, or it failed a moment ago."""
         if (why := self.must_stop()) is not None:
             return why
-        if self.store.count().pending == 0:
+        if not self.gallery.work.pending_exists():
             return "done"
         return None if self.settings.wait else "idle"
 
@@ -118,33 +137,37 @@ class Worker:
         return read_all(self.embed, [task.item for task in tasks])
 
     def made(self, tasks: Sequence[Task], read: Any | None) -> Embedded:
-        made = embed_all(self.embed, [task.item for task in tasks], space=self.target, read=read)
-        if not made.vectors.space.same_as(self.target):
+        embedded = embed_all(
+            self.embed, [task.item for task in tasks], space=self.target, read=read
+        )
+        if not embedded.vectors.space.same_as(self.target):
             raise SpaceMismatch(
-                f"this encoder makes vectors in {made.vectors.space}; the upgrade of "
+                f"this encoder makes vectors in {embedded.vectors.space}; the upgrade of "
                 f"{self.gallery.location} leads to {self.target}: use that encoder, or its vectors"
             )
-        return made
+        return embedded
 
-    def write(self, tasks: Sequence[Task], made: Embedded) -> None:
+    def write(self, tasks: Sequence[Task], embedded: Embedded) -> None:
         revisions = {task.item.id: task.item.revision for task in tasks}
-        if len(made.vectors):
-            wanted = [revisions[id] for id in made.vectors.ids.tolist()]
+        if len(embedded.vectors):
+            expected = [revisions[id] for id in embedded.vectors.ids.tolist()]
             try:
-                self.written += self.store.fill(made.vectors, revisions=wanted)
+                self.written += self.gallery.add_missing_vectors(
+                    embedded.vectors, revisions=expected
+                )
             except SpaceMismatch:
                 if self.must_stop() != "ended":
                     raise
                 return  # rolled back while these were embedded: they are not wanted any more
-        self._report_failures(made, tasks, revisions)
+        self._report_failures(embedded, tasks, revisions)
 
     def _report_failures(
-        self, made: Embedded, tasks: Sequence[Task], revisions: dict[str, int]
+        self, embedded: Embedded, tasks: Sequence[Task], revisions: dict[str, int]
     ) -> None:
-        hopeless = [Failed(id, revisions[id], why) for id, why in made.hopeless.items()]
+        hopeless = [Failed(id, revisions[id], why) for id, why in embedded.hopeless.items()]
         later: dict[float, list[Failed]] = {}
         for task in tasks:
-            if (why := made.failed.get(task.item.id)) is None:
+            if (why := embedded.failed.get(task.item.id)) is None:
                 continue
             report = Failed(task.item.id, task.item.revision, why)
             if task.attempts + 1 >= self.settings.retries:
@@ -152,9 +175,9 @@ class Worker:
             else:
                 later.setdefault(self.settings.back_off * 2**task.attempts, []).append(report)
         if hopeless:
-            self.store.fail(hopeless, retry_after=None)
+            self.gallery.work.fail(hopeless, retry_after=None)
         for seconds, reports in later.items():
-            self.store.fail(reports, retry_after=seconds)
+            self.gallery.work.fail(reports, retry_after=seconds)
             self.put_off += len(reports)
         self.given_up += len(hopeless)
 
@@ -169,15 +192,15 @@ class Worker:
             "seconds": round(now - self._told, 3),
             "given_up": self.given_up,
         }
-        self.store.record(Entry(who=self.gallery.who, what="upgrade run", details=details))
+        self.gallery.record(AuditEvent(who=self.gallery.who, what="upgrade run", details=details))
         self._told, self._told_written = now, self.written
 
     def leave(self) -> None:
-        self.store.release(self.name)
+        self.gallery.work.release(self.name)
         self.tell(every=0.0)
 
     def report(self, stopped: Stopped) -> Report:
-        counts = self.store.count()
+        counts = self.gallery.count()
         return Report(
             written=self.written,
             given_up=self.given_up,

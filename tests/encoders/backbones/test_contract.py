@@ -80,19 +80,19 @@ def test_its_config_rebuilds_it(name: str) -> None:
     config = backbone.config()
     again = build(BACKBONES, json.loads(json.dumps(config)), what="backbone")
     assert again.config() == config
-    want = {key: value.shape for key, value in backbone.state_dict().items()}
-    assert {key: value.shape for key, value in again.state_dict().items()} == want
+    expected = {key: value.shape for key, value in backbone.state_dict().items()}
+    assert {key: value.shape for key, value in again.state_dict().items()} == expected
 
 
 @pytest.mark.parametrize("name", MADE)
 def test_save_and_load_give_identical_vectors(name: str, tmp_path: Path) -> None:
     encoder = make(name)
     items = some_input(encoder)
-    want = encoder.embed(items, progress=False)
+    expected = encoder.embed(items, progress=False)
     encoder.save(tmp_path / "e")
     again = load_encoder(tmp_path / "e", device="cpu")
-    assert again.space == want.space
-    assert (again.embed(items, progress=False).vectors == want.vectors).all()
+    assert again.space == expected.space
+    assert (again.embed(items, progress=False).vectors == expected.vectors).all()
 
 
 @pytest.mark.parametrize("name", MADE)

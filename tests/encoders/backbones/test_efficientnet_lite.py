@@ -64,8 +64,10 @@ def test_pixels_run_from_minus_one_to_one() -> None:
     p = lite0(pretrained=False).preprocessing(size=2)
     assert p is not None
     pixels = np.array([0, 127, 255, 64], dtype=np.uint8).reshape(1, 2, 2, 1).repeat(3, axis=3)
-    want = (pixels.astype(np.float64) - 127) / 128
-    np.testing.assert_allclose(p.array(pixels)[0, 0].ravel(), want[0, :, :, 0].ravel(), atol=1e-6)
+    expected = (pixels.astype(np.float64) - 127) / 128
+    np.testing.assert_allclose(
+        p.array(pixels)[0, 0].ravel(), expected[0, :, :, 0].ravel(), atol=1e-6
+    )
 
 
 def test_other_sizes_work() -> None:

@@ -58,12 +58,12 @@ def test_a_folder_loads_with_its_own_preprocessing(vit_folder: str, images: Pixe
     p = encoder.preprocessing
     assert (p.height, p.width, p.fit) == (32, 32, "squash")
     assert (p.mean, p.std) == ((0.5, 0.4, 0.3), (0.2, 0.25, 0.3))
-    found = encoder.embed(images, progress=False)
+    result = encoder.embed(images, progress=False)
     model = transformers.AutoModel.from_pretrained(vit_folder).eval()
     with torch.no_grad():
         raw = model(pixel_values=p.tensor(images).contiguous()).pooler_output.numpy()
-    want = raw / np.linalg.norm(raw, axis=1, keepdims=True)
-    np.testing.assert_allclose(found.vectors, want, atol=1e-5)
+    expected = raw / np.linalg.norm(raw, axis=1, keepdims=True)
+    np.testing.assert_allclose(result.vectors, expected, atol=1e-5)
 
 
 def test_saved_with_a_head_it_needs_the_folder_no_more(
@@ -71,7 +71,7 @@ def test_saved_with_a_head_it_needs_the_folder_no_more(
 ) -> None:
     encoder = build_encoder(backbone=f"hf:{vit_folder}", dim=8, seed=0)
     assert encoder.name == "vit"
-    want = encoder.embed(images, progress=False)
+    expected = encoder.embed(images, progress=False)
     encoder.save(tmp_path / "mine")
     for path in Path(vit_folder).iterdir():
         path.unlink()
@@ -79,8 +79,8 @@ def test_saved_with_a_head_it_needs_the_folder_no_more(
     text = (tmp_path / "mine" / "config.json").read_text()
     assert str(tmp_path) not in text
     again = load_encoder(tmp_path / "mine")
-    assert again.space == want.space
-    assert (again.embed(images, progress=False).vectors == want.vectors).all()
+    assert again.space == expected.space
+    assert (again.embed(images, progress=False).vectors == expected.vectors).all()
 
 
 def test_an_untrained_pooler_is_not_used(tmp_path: Path, images: Pixels) -> None:
@@ -113,15 +113,15 @@ def test_outputs(config: dict[str, Any], output: Any, features: int) -> None:
     x = torch.rand(2, 3, 32, 32)
     with torch.no_grad():
         raw = backbone.network(pixel_values=x)
-        found = backbone(x)
+        result = backbone(x)
     last = raw.last_hidden_state
-    wanted: dict[str | None, Any] = {
+    expected: dict[str | None, Any] = {
         None: lambda: raw.pooler_output.flatten(1),
         "cls": lambda: last[:, 0],
         "mean": lambda: sum(last[:, t] for t in range(last.shape[1])) / last.shape[1],
         "map": lambda: last,
     }
-    torch.testing.assert_close(found, wanted[output]())
+    torch.testing.assert_close(result, expected[output]())
     assert backbone.features == features
     assert backbone.channels_last == (config is not VIT)
 

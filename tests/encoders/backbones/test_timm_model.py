@@ -48,11 +48,11 @@ def test_a_convolutional_network(timm: types.ModuleType, images: Pixels, tmp_pat
     assert (p.height, p.fit, p.mean) == (64, "crop", (0.485, 0.456, 0.406))
     assert encoder.backbone.features == 512
     assert encoder.backbone.channels_last
-    want = encoder.embed(images, progress=False)
+    expected = encoder.embed(images, progress=False)
     encoder.save(tmp_path / "e")
     again = load_encoder(tmp_path / "e")
-    assert again.space == want.space
-    np.testing.assert_array_equal(again.embed(images, progress=False).vectors, want.vectors)
+    assert again.space == expected.space
+    np.testing.assert_array_equal(again.embed(images, progress=False).vectors, expected.vectors)
 
     model = timm.create_model("resnet10t", num_classes=0).eval()
     state = encoder.backbone.network.state_dict()  # type: ignore[union-attr]

@@ -24,12 +24,12 @@ def features(*, dim: int = 6, name: str = "foundation") -> Embeddings:
 def test_identity_without_a_head_only_normalises() -> None:
     encoder = build_encoder(backbone="vectors", head="none", settings={"inputs": 6})
     source = features()
-    found = encoder.embed(source, progress=False)
-    np.testing.assert_allclose(found.vectors, source.normalised().vectors, atol=1e-6)
-    assert found.ids.tolist() == list("abcde")
-    assert found.labels is not None
-    assert found.labels.tolist() == [0, 1, 2, 3, 4]
-    assert not found.space.same_as(source.space)
+    result = encoder.embed(source, progress=False)
+    np.testing.assert_allclose(result.vectors, source.normalised().vectors, atol=1e-6)
+    assert result.ids.tolist() == list("abcde")
+    assert result.labels is not None
+    assert result.labels.tolist() == list("01234")
+    assert not result.space.same_as(source.space)
     assert not encoder.takes_images
     with pytest.raises(EncoderError, match="has no preprocessing"):
         _ = encoder.preprocessing
@@ -41,17 +41,17 @@ def test_a_linear_head_is_one_matrix() -> None:
     source = features()
     raw = source.vectors @ weights["head.project.weight"].numpy().T
     raw = raw + weights["head.project.bias"].numpy()
-    want = raw / np.linalg.norm(raw, axis=1, keepdims=True)
-    np.testing.assert_allclose(encoder.embed(source, progress=False).vectors, want, atol=1e-6)
+    expected = raw / np.linalg.norm(raw, axis=1, keepdims=True)
+    np.testing.assert_allclose(encoder.embed(source, progress=False).vectors, expected, atol=1e-6)
 
 
 def test_a_plain_array_will_do() -> None:
     encoder = build_encoder(backbone="vectors", dim=3, seed=0, settings={"inputs": 6})
     doubles = features().vectors.astype(np.float64)
-    found = encoder.embed(doubles, ids=list("vwxyz"), progress=False)
-    want = encoder.embed(features(), progress=False)
-    assert found.ids.tolist() == list("vwxyz")
-    np.testing.assert_allclose(found.vectors, want.vectors, atol=1e-6)
+    result = encoder.embed(doubles, ids=list("vwxyz"), progress=False)
+    expected = encoder.embed(features(), progress=False)
+    assert result.ids.tolist() == list("vwxyz")
+    np.testing.assert_allclose(result.vectors, expected.vectors, atol=1e-6)
 
 
 def test_wrong_input_is_named(images: Pixels) -> None:
@@ -67,7 +67,7 @@ def test_wrong_input_is_named(images: Pixels) -> None:
     with pytest.raises(EncoderError, match=r"takes float vectors"):
         encoder.embed(images, progress=False)
     with pytest.raises(EncoderError, match="not a str"):
-        encoder.embed("photos", progress=False)  # type: ignore[arg-type]
+        encoder.embed("photos", progress=False)
 
 
 def test_vectors_of_another_space_are_refused_if_it_was_told() -> None:

@@ -42,11 +42,11 @@ def test_paths_below_the_folder_are_ids(name: str) -> None:
 def test_fields_are_counted_and_lines_numbered(tmp_path: Path) -> None:
     path = tmp_path / "list.txt"
     path.write_text("header\n\n1 a.jpg\r\n 2   b.jpg \n")
-    rows = list(fields(path, wanted="number image", skip=1))
+    rows = list(fields(path, expected="number image", skip=1))
     assert rows == [(f"{path}:3", ["1", "a.jpg"]), (f"{path}:4", ["2", "b.jpg"])]
     path.write_text("1 a.jpg\n2\n")
     with pytest.raises(FormatError, match=r"list.txt:2: wanted 'number image', got '2'"):
-        list(fields(path, wanted="number image"))
+        list(fields(path, expected="number image"))
 
 
 def test_files_that_are_not_text_are_refused(tmp_path: Path) -> None:
@@ -61,39 +61,39 @@ def test_files_that_are_not_text_are_refused(tmp_path: Path) -> None:
 def test_a_byte_order_mark_is_no_part_of_the_first_field(tmp_path: Path) -> None:
     path = tmp_path / "list.csv"
     path.write_bytes("\ufeffid,images\n1,a b\n".encode())
-    assert list(table(path, wanted=("id",))) == [(f"{path}:2", ["1"])]
+    assert list(table(path, columns=("id",))) == [(f"{path}:2", ["1"])]
 
 
 def test_tables_are_read_by_the_names_of_their_columns(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text('B,other,A\n1,"x, y",2\n\n3,z,4\n')
-    assert list(table(path, wanted=("a", "b"))) == [
+    assert list(table(path, columns=("a", "b"))) == [
         (f"{path}:2", ["2", "1"]),
         (f"{path}:4", ["4", "3"]),
     ]
     with pytest.raises(FormatError, match="columns b, other, a; wanted a, c"):
-        list(table(path, wanted=("a", "c")))
+        list(table(path, columns=("a", "c")))
     path.write_text("a,b\n1\n")
     with pytest.raises(FormatError, match=r"t.csv:2: 1 fields, the first line has 2"):
-        list(table(path, wanted=("a",)))
+        list(table(path, columns=("a",)))
     path.write_text("")
     with pytest.raises(FormatError, match="columns none"):
-        list(table(path, wanted=("a",)))
+        list(table(path, columns=("a",)))
 
 
 def test_whole_numbers_only(tmp_path: Path) -> None:
     path = tmp_path / "n.txt"
     path.write_text("1 2\n3 4\n")
-    assert whole_numbers(path, wanted="a b").tolist() == [[1, 2], [3, 4]]
+    assert whole_numbers(path, expected="a b").tolist() == [[1, 2], [3, 4]]
     for text in ("1 2\n3\n", "1 x\n", "1 2.5\n", "1 2 3\n", "1 3000000000\n"):
         path.write_text(text)
         with pytest.raises(FormatError, match="wanted lines of 'a b'"):
-            whole_numbers(path, wanted="a b")
+            whole_numbers(path, expected="a b")
     with pytest.raises(FormatError, match="wanted lines of 'a b'"):
-        whole_numbers(tmp_path / "none", wanted="a b")
+        whole_numbers(tmp_path / "none", expected="a b")
     path.write_text("")
     with pytest.raises(FormatError, match="wanted lines of 'a b'"):
-        whole_numbers(path, wanted="a b")
+        whole_numbers(path, expected="a b")
     assert whole("-7", where="x") == -7
     with pytest.raises(FormatError, match=r"x: wanted a whole number, got '7.5'"):
         whole("7.5", where="x")
@@ -112,7 +112,7 @@ def test_items_pick_their_vectors_and_bring_their_columns() -> None:
     chosen = listed.of(embeddings("a", "x", "b"))
     assert chosen.ids.tolist() == ["b", "a"]
     assert chosen.vectors.tolist() == [[5, 6], [1, 2]]
-    assert chosen.columns["labels"].tolist() == [7, 8]
+    assert chosen.columns["labels"].tolist() == ["7", "8"]
     assert len(listed) == 2
     with pytest.raises(UnknownId, match="first 'b'"):
         listed.of(embeddings("a"))

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from midspan.service.settings import Settings
+from midspan.service.settings import GallerySettings, ServerSettings, Settings
 from tests.service.page.shop import Shop, make_shop
 
 CHROMIUM = next(
@@ -144,14 +144,15 @@ def _same_origin(made: Visit, url: str) -> None:
         made.problems.append(f"another origin: {url}")
 
 
-def settings_of(shop: Shop, **more: Any) -> Settings:
-    return Settings(
+def settings_of(shop: Shop, *, server: ServerSettings | None = None, **more: Any) -> Settings:
+    one = GallerySettings(
         gallery=shop.location,
         encoder=str(shop.old),
         new_encoder=str(shop.new),
         images=(shop.images,),
         **more,
     )
+    return Settings(galleries=(one,), server=server or ServerSettings())
 
 
 @pytest.fixture(scope="module")

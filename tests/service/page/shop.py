@@ -23,6 +23,7 @@ ITEMS = 60
 HOSTILE = {
     3: '<img src=x onerror="window.hacked=1">',
     8: '"><script>window.hacked=2</script>',
+    11: "5\u202egnp.exe",
     14: "../../v1/audit?a=b#c&d=%2F javascript:window.hacked=3",
 }
 PAYLOAD_ATTACK = '<svg onload="window.hacked=4">'

@@ -16,6 +16,7 @@ VIEWS = {
     "search?item=digit-005": "#query-image:not([hidden])",
     "compare": "#compare-notice:not([hidden])",
     "compare?item=digit-005": "#compare-notice:not([hidden])",
+    "duplicates": "#duplicates-form",
     "upgrade": "#plan [type=submit]",
 }
 CONTROLS = {

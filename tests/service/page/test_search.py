@@ -112,15 +112,16 @@ def test_hostile_ids_and_payloads_are_text(base: str, shop: Shop, visitor: Visit
     page = visit.page
     for id in HOSTILE.values():
         card = page.locator("#grid > li").nth(sorted(shop.ids).index(id))
-        assert card.locator(".id").inner_text() == id
+        seen = id.replace("\u202e", "‹U+202E›")  # it would turn what comes after it
+        assert card.locator(".id").text_content() == seen
         assert PAYLOAD_ATTACK in card.inner_text()
         card.locator(".open").click()
-        assert page.inner_text("#dialog-title") == id
+        assert page.inner_text("#dialog-title") == seen
         page.wait_for_selector("dialog .facts >> text=vectors in")
         assert PAYLOAD_ATTACK in page.inner_text("dialog .facts")
         page.wait_for_function("() => document.querySelector('dialog img').naturalWidth > 0")
         page.click("dialog button >> text=More like this")
-        assert results(visit, f"Most like {id}")[:5] == shop.alike(id, 5)
+        assert results(visit, f"Most like {seen}")[:5] == shop.alike(id, 5)
         page.go_back()
         results(visit, "In the gallery")
     assert page.locator("#grid script, #grid svg").count() == 0
@@ -131,8 +132,8 @@ def test_mistakes_are_told_with_what_to_do(base: str, visitor: Visitor) -> None:
     page = visit.page
     page.fill("#item-id", "<b>nobody</b>")
     page.click("#query [type=submit]")
-    page.wait_for_selector("#search-notice:not([hidden])")
-    assert "There is no item “<b>nobody</b>”" in page.inner_text("#search-notice")
+    page.wait_for_selector(".empty")
+    assert "There is no item “<b>nobody</b>”" in page.inner_text(".empty")
     page.set_input_files(
         "#file", {"name": "notes.txt", "mimeType": "text/plain", "buffer": b"hello"}
     )
@@ -198,3 +199,43 @@ def test_the_rest_of_the_gallery_comes_on_demand(base: str, shop: Shop, visitor:
     )
     assert visit.ids() == sorted(shop.ids)
     assert visit.page.is_hidden("#more")
+
+
+def test_text_filters_and_duplicates_are_found_and_kept_in_the_address(
+    base: str, shop: Shop, visitor: Visitor
+) -> None:
+    visit = visitor(base, expected=("404",))
+    page = visit.page
+    page.fill("#item-id", "GIT-01")
+    page.keyboard.press("Enter")
+    assert results(visit, "With “GIT-01”") == [id for id in sorted(shop.ids) if "git-01" in id]
+    visit.go("search")
+    results(visit, "In the gallery")
+    page.click("#add-filter")
+    row = page.locator("#filters > li").last
+    row.locator(".filter-key").fill("labels")
+    row.locator(".filter-value").focus()
+    page.wait_for_selector("#filter-values option", state="attached")
+    row.locator(".filter-value").fill("3")
+    row.locator(".filter-value").press("Tab")
+    many = sum(payload["labels"] == 3 for payload in shop.payloads)
+    page.wait_for_function(
+        "words => document.querySelector('#results-note').textContent === words",
+        arg=f"{many} of {ITEMS} items match",
+    )
+    page.reload()
+    page.wait_for_function(
+        "words => document.querySelector('#results-note').textContent === words",
+        arg=f"{many} of {ITEMS} items match",
+    )
+    page.locator("#grid .open").first.click()
+    first = page.inner_text("#dialog-title")
+    page.click("dialog button >> text=Next")
+    page.wait_for_function(
+        "first => document.querySelector('#dialog-title')?.textContent !== first", arg=first
+    )
+    page.keyboard.press("Escape")
+    visit.go("duplicates")
+    page.fill("#duplicates-threshold", "0.5")
+    page.click("#duplicates-form [type=submit]")
+    page.wait_for_selector("#duplicates .group [data-id]")

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from midspan.gallery import Gallery
+from midspan.service.pictures import Pictures
+from midspan.service.settings import ServerSettings
 from midspan.upgrade import Upgrade
 from midspan.upgrade.throttle import Throttle
 from tests.service.page.conftest import Visit, Visitor, running, settings_of
@@ -72,6 +74,8 @@ def test_an_upgrade_from_nothing_to_all_and_back(
     page.click("#plan [type=submit]")
     page.wait_for_selector("#start")
     assert f"{ITEMS} of {ITEMS} items" in page.inner_text("#plan-answer")
+    assert "digits-v1" in page.inner_text("#plan")
+    assert "digits-v2" in page.inner_text("#plan")
     page.click("#start")
     assert "No stored vector is touched" in page.inner_text("dialog")
     page.keyboard.press("Escape")  # a cancelled question changes nothing
@@ -137,6 +141,9 @@ def test_an_upgrade_from_nothing_to_all_and_back(
     page.wait_for_selector("#plan [type=submit]")
     page.wait_for_selector("#audit >> text=upgrade rollback")
     assert page.is_hidden("#glance")
+    assert page.is_visible("#curve .curve"), "what the last upgrade showed stays"
+    assert page.inner_text("#curve-title") == "Quality along the last upgrade"
+    assert page.locator("#gate .verdict").count() > 0
     with Gallery.open(fresh.location) as gallery:
         assert Upgrade(gallery).status().phase == "none"
         assert gallery.space.name == "digits-v1"
@@ -146,6 +153,10 @@ def test_an_upgrade_from_nothing_to_all_and_back(
     page.click("dialog [type=submit]")
     headline(visit, "Every item is new")
     page.click('[data-action="finish"]')
+    assert "you can still roll back" in page.inner_text("dialog")
+    page.click("dialog [type=submit]")
+    headline(visit, "Finished: the new vectors answer")
+    page.click('[data-action="forget"]')
     assert "There is no way back" in page.inner_text("dialog")
     page.click("dialog .danger")
     headline(visit, "No upgrade is open")
@@ -168,7 +179,7 @@ def guarded(fresh: Shop, tmp_path: Path) -> Iterator[str]:
     tokens.write_text(f'read = "{READ}"\nadmin = "{ADMIN}"\n', encoding="utf-8")
     tokens.chmod(0o600)
     shop = dataclasses.replace(fresh, new=bad.save(tmp_path / "bad"))
-    with running(settings_of(shop, tokens=tokens, batch=8)) as base:
+    with running(settings_of(shop, server=ServerSettings(tokens=tokens), batch=8)) as base:
         yield base
 
 
@@ -203,17 +214,22 @@ def test_tokens_are_asked_for_and_a_failed_gate_is_explained(
     page.click("#plan [type=submit]")
     page.wait_for_selector("dialog >> text=admin token")
     give(page, ADMIN)
+    page.wait_for_selector("#start")
+    assert "FAIL" in page.inner_text("#plan-answer")
     page.click("#start")
+    assert "The gate FAILS in the plan" in page.inner_text("dialog")
     page.uncheck("#dialog-extra")  # begin to refresh at once
-    page.click("dialog [type=submit]")
+    page.click("dialog .danger")
     headline(visit, "Open, and ready to run")
     do(page, "gate")
     headline(visit, "Paused at 0 %")
-    assert re.search(r"negative flips 0\.\d+, limit 0\.01", page.inner_text("#state-lead"))
+    assert re.search(r"retention 0\.\d+ .*, limit 0\.98", page.inner_text("#state-lead"))
     assert "FAIL" in page.inner_text("#gate")
     page.wait_for_selector("#flips .flip-row")
     row = page.locator("#flips .flip-row").first
     assert row.locator(".hits").count() == 2
+    assert row.locator(".hits").first.locator(".right").count() > 0
+    assert row.locator(".hits").last.locator("li").first.get_attribute("class").endswith("wrong")
     page.wait_for_function(
         "() => [...document.querySelectorAll('#flips img')].every(one => one.naturalWidth > 0)"
     )
@@ -228,3 +244,51 @@ def test_tokens_are_asked_for_and_a_failed_gate_is_explained(
     do(page, "rollback")
     headline(visit, "No upgrade is open")
     page.wait_for_selector("#audit >> text=admin")
+
+
+@dataclasses.dataclass
+class Held:
+    """A server whose images wait until `go` is set, once `hold` is."""
+
+    base: str
+    hold: threading.Event
+    go: threading.Event
+
+
+@pytest.fixture
+def held(fresh: Shop, monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
+    hold, go, plain = threading.Event(), threading.Event(), Pictures.pixels
+
+    def slow(pictures: Pictures, uri: str | None, box: Any) -> Any:
+        assert not hold.is_set() or go.wait(90)
+        return plain(pictures, uri, box)
+
+    monkeypatch.setattr(Pictures, "pixels", slow)
+    monkeypatch.setattr("midspan.upgrade.priorities.find_sample", lambda *_, **__: None)
+    with running(settings_of(fresh)) as base:
+        yield Held(base, hold, go)
+    go.set()
+
+
+def test_a_start_shows_its_progress_and_can_be_cancelled(held: Held, visitor: Visitor) -> None:
+    visit = visitor(held.base)
+    page = visit.page
+    visit.go("upgrade")
+    held.hold.set()
+    page.click("#plan [type=submit]")
+    page.click("#plan-answer .cancel-job")
+    held.go.set()
+    page.wait_for_function("() => !document.querySelector('#plan-answer').children.length")
+    held.hold.clear()
+    page.click("#plan [type=submit]")
+    page.wait_for_selector("#start")
+    held.hold.set()
+    held.go.clear()
+    page.click("#start")
+    page.click("dialog [type=submit]")
+    headline(visit, "Starting the upgrade")
+    page.click("#running-jobs .cancel-job")
+    held.go.set()
+    headline(visit, "No upgrade is open")
+    page.wait_for_selector("#upgrade-notice >> text=Cancelled")
+    page.wait_for_selector("#jobs .job-cancelled")

@@ -94,10 +94,14 @@ def test_a_row_says_what_an_independent_measurement_says(result: BenchResult, fo
         for place in ("old-class", "extended-class/bct", "extended-class/independent")
     )
     truth = compare(old=old, new=new, upper=upper, bootstrap=10)
-    for name in ("old_self", "new_self", "upper_self", "cross", "p_up", "p_comp", "p_1"):
-        assert row[name] == pytest.approx(getattr(truth, name), abs=1e-9), name
-    for name in ("negative_flips", "positive_flips", "perf_gain", "upgrade_gain"):
-        assert row[name] == pytest.approx(getattr(truth, name), abs=1e-9), name
+    # Vectors are the same to 1e-5 only (another number of threads adds in another order), so that
+    # two neighbours at one distance may change places.
+    for name in ("old_self", "new_self", "upper_self", "cross"):
+        assert row[name] == pytest.approx(getattr(truth, name), abs=1e-5), name
+    for name in ("p_up", "p_comp", "p_1", "perf_gain", "upgrade_gain"):  # quotients of those
+        assert row[name] == pytest.approx(getattr(truth, name), abs=1e-3), name
+    for name in ("negative_flips", "positive_flips"):
+        assert row[name] == pytest.approx(getattr(truth, name), abs=1.5 / len(test)), name
     assert row["compatible"] == truth.compatible
     assert row["backfill"][0] == row["cross"]
     assert row["backfill"][-1] == row["new_self"]
@@ -173,16 +177,16 @@ def test_folders_are_joined_on_one_page(result: BenchResult, folder: Path, tmp_p
 def test_a_run_that_fails_is_reported_and_the_others_go_on(tmp_path: Path) -> None:
     # a classifier of an old encoder that has none: only this method fails
     base, _ = read_settings(None, ["train.batch_size=128", "loss.name=softmax"])
-    wanted = settings(
+    chosen = settings(
         methods=("bct", "l2"),
         epochs=1,
         base=base,
         methods_of={"bct": {"classifier": "distilled"}},
         chain=(),
     )
-    found = bench(wanted, out=tmp_path, jobs=2, progress=False)
-    assert [row["method"] for row in found.rows] == ["independent", "l2"]
-    ((title, reason),) = found.failures.items()
+    result = bench(chosen, out=tmp_path, jobs=2, progress=False)
+    assert [row["method"] for row in result.rows] == ["independent", "l2"]
+    ((title, reason),) = result.failures.items()
     assert "bct" in title
     assert "ConfigError" in reason
 
@@ -195,9 +199,9 @@ def test_what_a_failed_run_was_needed_for_fails_with_it(tmp_path: Path) -> None:
         labels=np.repeat(np.arange(8), 4),
         split=np.zeros(32, dtype=np.uint8),  # nothing to test on
     )
-    found = bench(settings(data=(str(broken),), chain=()), out=tmp_path / "out", progress=False)
-    assert found.rows == []
-    reasons = list(found.failures.values())
+    result = bench(settings(data=(str(broken),), chain=()), out=tmp_path / "out", progress=False)
+    assert result.rows == []
+    reasons = list(result.failures.values())
     assert len(reasons) == 3
     assert "no test split" in reasons[0]
     assert sum("not begun, since" in reason for reason in reasons) == 2

@@ -19,8 +19,8 @@ def settings(**more: Any) -> BenchSettings:
     return BenchSettings(**given | more)
 
 
-def of(runs: list[Run], **wanted: Any) -> list[Run]:
-    return [run for run in runs if all(getattr(run, k) == v for k, v in wanted.items())]
+def of(runs: list[Run], **expected: Any) -> list[Run]:
+    return [run for run in runs if all(getattr(run, k) == v for k, v in expected.items())]
 
 
 def test_every_case_has_its_old_encoder_its_upper_bound_and_every_method() -> None:
@@ -79,7 +79,7 @@ def test_another_backbone_is_for_new_encoders_of_the_backbone_cases_alone() -> N
 
 
 def test_a_backbone_without_a_larger_brother_must_be_given_one() -> None:
-    with pytest.raises(ConfigError, match="give --new-backbone"):
+    with pytest.raises(ConfigError, match="give `new_backbone`"):
         make_plan(settings(backbone="efficientnet-lite0", allocations=("extended-backbone-data",)))
 
 
@@ -96,18 +96,18 @@ def test_chains_grow_and_each_follows_the_one_before() -> None:
 
 
 def test_ablations_switch_terms_off_and_nothing_else() -> None:
-    found = {one.name: one for one in ablations({"threshold": 0.7})}
-    assert len(found) == 6
-    for one in found.values():
+    matches = {one.name: one for one in ablations({"threshold": 0.7})}
+    assert len(matches) == 6
+    for one in matches.values():
         assert one.ablation
         assert one.method["threshold"] == 0.7
-    only_adv = found["advbct: adv"]
+    only_adv = matches["advbct: adv"]
     assert only_adv.method["p2s_weight"] == 0
     assert "adversarial_weight" not in only_adv.method
     assert only_adv.train == {"recognition_weight": 0.0}
-    assert found["advbct: cls + p2s"].method["adversarial_weight"] == 0
-    assert found["advbct: cls + p2s"].train == {}
-    assert found["advbct: all, not elastic"].method["elastic"] is False
+    assert matches["advbct: cls + p2s"].method["adversarial_weight"] == 0
+    assert matches["advbct: cls + p2s"].train == {}
+    assert matches["advbct: all, not elastic"].method["elastic"] is False
     plain = len(make_plan(settings()))
     assert len(make_plan(settings(ablation=True))) == plain + 2 * 6
 
@@ -139,7 +139,7 @@ def test_a_settings_file_has_sections_and_methods(tmp_path: Path) -> None:
     [
         ({"allocations": ("extended-clas",)}, "did you mean 'extended-class'"),
         ({"methods": ("btc",)}, "did you mean 'bct'"),
-        ({"data": ()}, "--data is missing"),
+        ({"data": ()}, "`data` is missing"),
         ({"data": ("a/x.npz", "b/x.npz")}, "one name"),
         ({"seeds": 0}, "wanted 1 or more"),
         ({"new_dim": 64}, "bct compare vectors as they are"),

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from midspan.encoders.backbones.base import Backbone
+from midspan.encoders.backbones.base import Backbone, Size, sides
 from midspan.encoders.preprocessing import Preprocessing
 from midspan.errors import EncoderError, MissingDependency
 
@@ -41,13 +41,18 @@ class EfficientNetLite(Backbone):
         features: Tensor = self.network.extract_features(x)  # (B, 1280, H/32, W/32)
         return features
 
+    def trainable_blocks(self) -> list[nn.Module]:
+        network = self.network
+        stem = nn.ModuleList([network._conv_stem, network._bn0])
+        return [stem, *network._blocks, nn.ModuleList([network._conv_head, network._bn1])]
+
     def config(self) -> dict[str, Any]:
         return {"name": f"efficientnet-lite{self.variant}", "pretrained": False}
 
-    def preprocessing(self, *, size: int | None) -> Preprocessing:
-        side = size or SIZES[self.variant]
+    def preprocessing(self, *, size: Size | None) -> Preprocessing:
+        height, width = sides(size or SIZES[self.variant])
         mean, std = (127 / 255,) * 3, (128 / 255,) * 3
-        return Preprocessing(height=side, width=side, channels=3, fit="crop", mean=mean, std=std)
+        return Preprocessing(height=height, width=width, channels=3, fit="crop", mean=mean, std=std)
 
 
 def lite0(*, pretrained: bool = True) -> EfficientNetLite:
@@ -80,5 +85,5 @@ def _import(library: str, *, variant: int) -> Any:
     try:
         return importlib.import_module(library)
     except ModuleNotFoundError as error:
-        wanted_for = f"efficientnet-lite{variant}"
-        raise MissingDependency(library, extra="efficientnet", wanted_for=wanted_for) from error
+        required_for = f"efficientnet-lite{variant}"
+        raise MissingDependency(library, extra="efficientnet", required_for=required_for) from error

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from midspan.encoders.backbones.base import IMAGENET_MEAN, IMAGENET_STD, Backbone
+from midspan.encoders.backbones.base import IMAGENET_MEAN, IMAGENET_STD, Backbone, Size, sides
 from midspan.encoders.preprocessing import Preprocessing
 from midspan.errors import ConfigError, EncoderError, MissingDependency
 
@@ -117,9 +117,9 @@ class HuggingFace(Backbone):
     def config(self) -> dict[str, Any]:
         return {"name": "hf", "config": self._config, "output": self.output}
 
-    def preprocessing(self, *, size: int | None) -> Preprocessing:
+    def preprocessing(self, *, size: Size | None) -> Preprocessing:
         told = self._preprocessor
-        height, width = (size, size) if size else self._size()
+        height, width = sides(size) if size else self._size()
         channels = int(self._config.get("num_channels", 3))
         mean = tuple(told.get("image_mean") or IMAGENET_MEAN)[:channels]
         std = tuple(told.get("image_std") or IMAGENET_STD)[:channels]
@@ -230,7 +230,7 @@ def _import_transformers() -> Any:
         transformers = importlib.import_module("transformers")
     except ModuleNotFoundError as error:
         raise MissingDependency(
-            "transformers", extra="hub", wanted_for="an hf: backbone"
+            "transformers", extra="hub", required_for="an hf: backbone"
         ) from error
     if blocked:  # it may have asked before
         transformers.utils.is_torchvision_available.cache_clear()

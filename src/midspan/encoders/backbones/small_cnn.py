@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from midspan.data.decode import Channels
-from midspan.encoders.backbones.base import Backbone, plain_preprocessing
+from midspan.encoders.backbones.base import Backbone, Size, plain_preprocessing
 from midspan.encoders.preprocessing import Preprocessing
 
 
@@ -37,7 +37,7 @@ class SmallCNN(Backbone):
     def config(self) -> dict[str, Any]:
         return {"name": "small-cnn", "channels": self.channels, "width": self.width}
 
-    def preprocessing(self, *, size: int | None) -> Preprocessing:
+    def preprocessing(self, *, size: Size | None) -> Preprocessing:
         return plain_preprocessing(size=size or 32, channels=self.channels)
 
 

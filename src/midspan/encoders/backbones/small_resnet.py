@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from midspan.data.decode import Channels
-from midspan.encoders.backbones.base import Backbone, plain_preprocessing
+from midspan.encoders.backbones.base import Backbone, Size, plain_preprocessing
 from midspan.encoders.preprocessing import Preprocessing
 
 
@@ -44,6 +44,9 @@ class SmallResNet(Backbone):
         features: Tensor = self.stages(x)  # (B, 8 width, H/16, W/16)
         return features
 
+    def trainable_blocks(self) -> list[nn.Module]:
+        return [nn.ModuleList([self.stem, self.stem_bn]), *self.stages.children()]
+
     def config(self) -> dict[str, Any]:
         return {
             "name": "small-resnet",
@@ -52,7 +55,7 @@ class SmallResNet(Backbone):
             "blocks": self.blocks,
         }
 
-    def preprocessing(self, *, size: int | None) -> Preprocessing:
+    def preprocessing(self, *, size: Size | None) -> Preprocessing:
         return plain_preprocessing(size=size or 32, channels=self.channels)
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from midspan.data.decode import Channels
-from midspan.encoders.backbones.base import Backbone
+from midspan.encoders.backbones.base import Backbone, Size, sides
 from midspan.encoders.preprocessing import Preprocessing
 from midspan.errors import ConfigError, EncoderError, MissingDependency
 
@@ -68,15 +68,17 @@ class Timm(Backbone):
             "pooled": self.pooled,
         }
 
-    def preprocessing(self, *, size: int | None) -> Preprocessing:
+    def preprocessing(self, *, size: Size | None) -> Preprocessing:
         told = self.network.pretrained_cfg
         _, height, width = told["input_size"]
+        if size:
+            height, width = sides(size)
         mean, std = tuple(told["mean"]), tuple(told["std"])
         if self.channels == 1:
             mean, std = (sum(mean) / len(mean),), (sum(std) / len(std),)
         return Preprocessing(
-            height=size or height,
-            width=size or width,
+            height=height,
+            width=width,
             channels=self.channels,
             fit="crop",
             mean=mean,
@@ -89,7 +91,7 @@ def _import_timm() -> Any:
         import timm
     except ModuleNotFoundError as error:
         library = error.name or "timm"
-        raise MissingDependency(library, extra="timm", wanted_for="a timm: backbone") from error
+        raise MissingDependency(library, extra="timm", required_for="a timm: backbone") from error
     except Exception as error:  # a torchvision that was built for another torch
         raise EncoderError(
             f"timm is installed but does not load ({error}); it needs the torchvision that was "

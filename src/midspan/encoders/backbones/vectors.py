@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from midspan.encoders.backbones.base import Backbone
+from midspan.encoders.backbones.base import Backbone, Size
 from midspan.errors import ConfigError
 
 
@@ -43,6 +43,6 @@ class Vectors(Backbone):
             "source": self.source,
         }
 
-    def preprocessing(self, *, size: int | None) -> None:
+    def preprocessing(self, *, size: Size | None) -> None:
         if size is not None:
             raise ConfigError(f"the vectors backbone takes no images, so no size (got {size})")

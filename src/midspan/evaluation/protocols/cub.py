@@ -36,11 +36,11 @@ def load(root: Path) -> Birds:
     classes = find(Path(root), "image_class_labels.txt")
     label_of = {
         whole(number, where=where): whole(label, where=where)
-        for where, (number, label) in fields(classes, wanted="number class")
+        for where, (number, label) in fields(classes, expected="number class")
     }
     train: list[tuple[str, int]] = []
     test: list[tuple[str, int]] = []
-    for where, (number, image) in fields(names, wanted="number path"):
+    for where, (number, image) in fields(names, expected="number path"):
         key = whole(number, where=where)
         if key not in label_of:
             raise FormatError(f"{where}: image {key} has no class in {classes.name}")

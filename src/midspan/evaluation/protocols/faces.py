@@ -27,7 +27,7 @@ def make_templates(
     rows: npt.NDArray[np.int64],
     template_ids: Labels,
     media_ids: Labels,
-    wanted: Labels,
+    requested: Labels,
     weights: str | None = None,
     fusion: Fusion | None = None,
 ) -> Templates:
@@ -41,13 +41,15 @@ def make_templates(
             media_ids,
             rows=rows,
             weights=None if weights is None else column(embeddings, weights)[rows],
-            wanted=wanted,
+            requested=requested,
         )
     if weights is not None:
         raise EvaluationError("give either weights or a fusion: a fusion weighs by itself")
     variances = column(embeddings, "variances")
     variances = variances[:, None] if variances.ndim == 1 else variances
-    return fuse_templates(vectors, variances, template_ids, rows=rows, fusion=fusion, wanted=wanted)
+    return fuse_templates(
+        vectors, variances, template_ids, rows=rows, fusion=fusion, requested=requested
+    )
 
 
 def column(embeddings: Embeddings, name: str) -> Labels:
@@ -58,7 +60,7 @@ def column(embeddings: Embeddings, name: str) -> Labels:
 
 
 def identification(
-    found: Sequence[Identified], *, metrics: Sequence[str], protocol: str, at_fpir: AtFpir
+    results: Sequence[Identified], *, metrics: Sequence[str], protocol: str, at_fpir: AtFpir
 ) -> Outcome:
     """Rates of one or more galleries searched by the same probes: the mean over the galleries.
 
@@ -68,8 +70,8 @@ def identification(
     for name in metrics:
         kind, number = split_name(name, known=IDENTIFICATION, protocol=protocol)
         rates = []
-        hits = np.full((len(found), len(found[0].mated)), np.nan)
-        for row, one in enumerate(found):
+        hits = np.full((len(results), len(results[0].mated)), np.nan)
+        for row, one in enumerate(results):
             assert number is not None
             hit = one.at(rank=int(number)) if kind == "rank" else at_fpir(one, number)
             if not one.mated.any():
@@ -86,6 +88,6 @@ def identification(
     return Outcome(
         metrics=values,
         per_query=per_query,
-        n_queries=len(found[0].mated),
-        n_gallery=sum(one.n_gallery for one in found),
+        n_queries=len(results[0].mated),
+        n_gallery=sum(one.n_gallery for one in results),
     )

@@ -37,7 +37,7 @@ class Solution:
 def load_solution(root: Path) -> Solution:
     path = find(Path(root), "retrieval_solution_v2.1.csv")
     queries: dict[str, tuple[frozenset[str], str]] = {}
-    for where, (query, images, usage) in table(path, wanted=("id", "images", "Usage")):
+    for where, (query, images, usage) in table(path, columns=("id", "images", "Usage")):
         if usage.lower() not in USAGES:
             raise FormatError(f"{where}: Usage {usage!r}, wanted Public, Private or Ignored")
         if query in queries:
@@ -60,7 +60,7 @@ def load_solution(root: Path) -> Solution:
 def load_ids(root: Path, name: str) -> StrArray:
     """The images of 'index.csv' or 'test.csv'."""
     path = find(Path(root), name)
-    ids = [image_id(row[0], where=where) for where, row in table(path, wanted=("id",))]
+    ids = [image_id(row[0], where=where) for where, row in table(path, columns=("id",))]
     if not ids:
         raise FormatError(f"{path}: lists no image")
     return np.array(ids, dtype=np.str_)
@@ -87,14 +87,14 @@ class GLDv2:
         metrics: Sequence[str] = default_metrics,
         direct: bool = False,
     ) -> Outcome:
-        wanted = []
+        requested = []
         for usage, metric in by_part(metrics, parts=USAGES[:2]):
             depth = split_name(metric, known=("map@K",), protocol="gldv2")[1]
             if depth is None or depth < 1 or depth != int(depth):
                 raise EvaluationError(
                     f"{metric!r}: wanted a whole number of at least 1, as map@100"
                 )
-            wanted.append((f"{usage}:map@{int(depth)}", usage, int(depth)))
+            requested.append((f"{usage}:map@{int(depth)}", usage, int(depth)))
         solution = load_solution(self.root)
         index = self._part(
             query if gallery is None else gallery,
@@ -102,13 +102,13 @@ class GLDv2:
             meaning="search without them",
         )
         queries = self._part(query, solution.queries, meaning="count them 0")
-        deepest = max((depth for *_, depth in wanted), default=DEPTH)
-        _, found = search_exact(queries, index, k=deepest, direct=direct)
+        deepest = max((depth for *_, depth in requested), default=DEPTH)
+        _, matches = search_exact(queries, index, k=deepest, direct=direct)
         ranked = {
-            one: index.ids[rows] for one, rows in zip(queries.ids.tolist(), found, strict=True)
+            one: index.ids[rows] for one, rows in zip(queries.ids.tolist(), matches, strict=True)
         }
         values, per_query = {}, {}
-        for name, usage, depth in wanted:
+        for name, usage, depth in requested:
             per_query[name] = np.array(
                 [
                     average_precision(ranked.get(one, ()), relevant, depth=depth)

@@ -66,7 +66,7 @@ class Subjects:
 def load_members(root: Path) -> Members:
     path = _file(root, "ijbc_face_tid_mid.txt")
     ids, templates, media = [], [], []
-    for where, (name, template, medium) in fields(path, wanted="image template_id media_id"):
+    for where, (name, template, medium) in fields(path, expected="image template_id media_id"):
         ids.append(image_id(name, where=where))
         templates.append(whole(template, where=where))
         media.append(whole(medium, where=where))
@@ -77,7 +77,7 @@ def load_members(root: Path) -> Members:
 
 def load_pairs(root: Path) -> TemplatePairs:
     path = _file(root, "ijbc_template_pair_label.txt")
-    rows = whole_numbers(path, wanted="template_id template_id label")
+    rows = whole_numbers(path, expected="template_id template_id label")
     if not np.isin(rows[:, 2], (0, 1)).all():
         bad = int(np.flatnonzero(~np.isin(rows[:, 2], (0, 1)))[0])
         raise FormatError(f"{path}: pair {bad + 1} has the label {rows[bad, 2]}, wanted 0 or 1")
@@ -89,7 +89,7 @@ def load_subjects(root: Path, name: str) -> Subjects:
     """A gallery or the probes; a template has a row for each of its images."""
     path = _file(root, name)
     subject_of: dict[int, int] = {}
-    for where, row in table(path, wanted=("TEMPLATE_ID", "SUBJECT_ID")):
+    for where, row in table(path, columns=("TEMPLATE_ID", "SUBJECT_ID")):
         template, subject = (whole(text, where=where) for text in row)
         if subject_of.setdefault(template, subject) != subject:
             raise FormatError(f"{where}: template {template} belongs to two subjects")
@@ -131,8 +131,8 @@ class IJBCVerification:
             fars.append(far)
         query, gallery = sides(query, gallery, direct=direct)
         members, pairs = load_members(self.root), load_pairs(self.root)
-        enrolled = _templates(self, gallery, members, wanted=np.unique(pairs.gallery))
-        probes = _templates(self, query, members, wanted=np.unique(pairs.probe))
+        enrolled = _templates(self, gallery, members, requested=np.unique(pairs.gallery))
+        probes = _templates(self, query, members, requested=np.unique(pairs.probe))
         scored = score_pairs(
             np.concatenate([enrolled.vectors, probes.vectors]),
             enrolled.rows_of(pairs.gallery),
@@ -186,12 +186,12 @@ class IJBCIdentification:
         query, gallery = sides(query, gallery, direct=direct)
         members = load_members(self.root)
         listed = load_subjects(self.root, "ijbc_1N_probe_mixed.csv")
-        probes = _templates(self, query, members, wanted=listed.templates)
-        found: list[Identified] = []
+        probes = _templates(self, query, members, requested=listed.templates)
+        results: list[Identified] = []
         for name in ("ijbc_1N_gallery_G1.csv", "ijbc_1N_gallery_G2.csv"):
             enrolled = load_subjects(self.root, name)
-            templates = _templates(self, gallery, members, wanted=enrolled.templates)
-            found.append(
+            templates = _templates(self, gallery, members, requested=enrolled.templates)
+            results.append(
                 identify(
                     probes.vectors,
                     templates.vectors,
@@ -202,7 +202,7 @@ class IJBCIdentification:
                 )
             )
         return identification(
-            found,
+            results,
             metrics=metrics,
             protocol="ijbc-1vn",
             at_fpir=lambda one, fpir: identified_at_fpir(one, fpir=fpir),
@@ -218,13 +218,13 @@ def _templates(
     embeddings: Embeddings,
     members: Members,
     *,
-    wanted: IntArray,
+    requested: IntArray,
 ) -> Templates:
-    needed = np.isin(members.templates, wanted)
-    listed = np.isin(wanted, members.templates)
+    needed = np.isin(members.templates, requested)
+    listed = np.isin(requested, members.templates)
     if not listed.all():
         raise FormatError(
-            f"{protocol.root}: template {wanted[~listed][0]} has no image in "
+            f"{protocol.root}: template {requested[~listed][0]} has no image in "
             f"ijbc_face_tid_mid.txt ({int((~listed).sum())} such templates)"
         )
     rows, known = known_rows(
@@ -238,7 +238,7 @@ def _templates(
         rows=rows[known],
         template_ids=members.templates[needed][known],
         media_ids=members.media[needed][known],
-        wanted=wanted,
+        requested=requested,
         weights=protocol.weights,
         fusion=protocol.fusion,
     )

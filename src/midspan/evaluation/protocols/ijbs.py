@@ -64,7 +64,7 @@ class IJBS:
         if "galleries" in gallery.columns:
             part_of = _of_templates(gallery, gallery.columns["galleries"], enrolled)
             parts += [part_of == part for part in np.unique(part_of)]
-        found = [
+        results = [
             identify(
                 probes.vectors,
                 enrolled.vectors[part],
@@ -77,7 +77,7 @@ class IJBS:
         per_query: dict[str, npt.NDArray[np.float64]] = {}
         for name in metrics:
             one = identification(
-                found[1:] if name.startswith("tpir") and len(found) > 1 else found[:1],
+                results[1:] if name.startswith("tpir") and len(results) > 1 else results[:1],
                 metrics=[name],
                 protocol="ijbs",
                 at_fpir=lambda each, fpir: identified_at_fpir_rank(each, fpir=fpir),
@@ -95,7 +95,7 @@ class IJBS:
             rows=rows,
             template_ids=names,
             media_ids=rows,  # each member a medium of its own: the plain mean
-            wanted=np.unique(names),
+            requested=np.unique(names),
             fusion=self.fusion,
         )
         return templates, _of_templates(embeddings, column(embeddings, "labels"), templates)

@@ -35,7 +35,7 @@ def load(root: Path) -> Garments:
     name = "list_eval_partition.txt"
     path = find(Path(root), name, f"Eval/{name}", f"Anno/{name}")
     parts: dict[str, list[tuple[str, str]]] = {"train": [], "query": [], "gallery": []}
-    for where, (image, item, status) in fields(path, wanted=HEADER, skip=2):
+    for where, (image, item, status) in fields(path, expected=HEADER, skip=2):
         if status not in parts:
             raise FormatError(f"{where}: status {status!r}, wanted {', '.join(parts)}")
         parts[status].append((image_id(image, where=where), item))

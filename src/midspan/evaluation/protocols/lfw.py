@@ -59,8 +59,8 @@ def load(root: Path) -> FacePairs:
             raise FormatError(f"{where}: wanted 'name n n' or 'name n name n', got {line[:80]!r}")
         left.append(_image(words[0], words[1], where=where))
         right.append(_image(words[2], words[3], where=where))
-    wanted = ([True] * per_fold + [False] * per_fold) * folds
-    if same != wanted or not wanted:
+    expected = ([True] * per_fold + [False] * per_fold) * folds
+    if same != expected or not expected:
         raise FormatError(
             f"{path}: announces {folds} folds of {per_fold} same and {per_fold} different pairs, "
             f"but the {len(same)} lines below are not that"
@@ -93,7 +93,7 @@ class LFW:
 
         `per_query` has for 'accuracy' one value for each pair, for 'tar@…' one for each same pair.
         """
-        wanted = [(name, *split_name(name, known=METRICS, protocol="lfw")) for name in metrics]
+        requested = [(name, *split_name(name, known=METRICS, protocol="lfw")) for name in metrics]
         query, gallery = sides(query, gallery, direct=direct)
         pairs = load(self.root)
         left = query.vectors[query.rows_of(pairs.left)].astype(np.float64)
@@ -104,7 +104,7 @@ class LFW:
         genuine, impostor = scores[pairs.same], scores[~pairs.same]
         values: dict[str, float] = {}
         per_query = {}
-        for name, kind, far in wanted:
+        for name, kind, far in requested:
             if kind == "accuracy":
                 values[name] = folds.mean
                 per_query[name] = folds.correct.astype(np.float64)

@@ -82,32 +82,32 @@ def lines(path: Path) -> Iterator[tuple[int, str]]:
                 yield number, line.rstrip("\r\n")
 
 
-def fields(path: Path, *, wanted: str, skip: int = 0) -> Iterator[tuple[str, list[str]]]:
+def fields(path: Path, *, expected: str, skip: int = 0) -> Iterator[tuple[str, list[str]]]:
     """(where, fields) of each line of words, after the first `skip` lines.
 
-    `wanted` names the fields, as 'image_id class_id path'; another number of them is an error.
+    `expected` names the fields, as 'image_id class_id path'; another number of them is an error.
     """
-    count = len(wanted.split())
+    count = len(expected.split())
     for number, line in lines(path):
         if number <= skip:
             continue
         words = line.split()
         if len(words) != count:
-            raise FormatError(f"{path}:{number}: wanted '{wanted}', got {line[:80]!r}")
+            raise FormatError(f"{path}:{number}: wanted '{expected}', got {line[:80]!r}")
         yield f"{path}:{number}", words
 
 
-def table(path: Path, *, wanted: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+def table(path: Path, *, columns: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
     """(where, the wanted fields) of each row of a CSV file with a header line."""
     with opened(path) as file:
         reader = csv.reader(file)
         header = [name.strip().lower() for name in next(reader, [])]
-        if not {name.lower() for name in wanted} <= set(header):
+        if not {name.lower() for name in columns} <= set(header):
             raise FormatError(
                 f"{path}: the first line has the columns {', '.join(header) or 'none'}; "
-                f"wanted {', '.join(wanted)}"
+                f"wanted {', '.join(columns)}"
             )
-        places = [header.index(name.lower()) for name in wanted]
+        places = [header.index(name.lower()) for name in columns]
         for row in reader:
             where = f"{path}:{reader.line_num}"
             if row and len(row) != len(header):
@@ -116,17 +116,17 @@ def table(path: Path, *, wanted: Sequence[str]) -> Iterator[tuple[str, list[str]
                 yield where, [row[place].strip() for place in places]
 
 
-def whole_numbers(path: Path, *, wanted: str) -> npt.NDArray[np.int32]:
+def whole_numbers(path: Path, *, expected: str) -> npt.NDArray[np.int32]:
     """(N, fields) of a long file that holds nothing but whole numbers below 2³¹, read by NumPy."""
-    count = len(wanted.split())
+    count = len(expected.split())
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # an empty file is only a warning for NumPy
             numbers = np.loadtxt(path, dtype=np.int32, ndmin=2, comments=None)
     except (ValueError, OSError, UserWarning) as error:
-        raise FormatError(f"{path}: wanted lines of '{wanted}' ({error})") from error
+        raise FormatError(f"{path}: wanted lines of '{expected}' ({error})") from error
     if numbers.shape[1] != count:
-        raise FormatError(f"{path}: wanted lines of '{wanted}', got shape {numbers.shape}")
+        raise FormatError(f"{path}: wanted lines of '{expected}', got shape {numbers.shape}")
     return numbers
 
 

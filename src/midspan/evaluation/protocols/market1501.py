@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from midspan.errors import EvaluationError, FormatError
 from midspan.evaluation import retrieval
@@ -75,13 +74,14 @@ class Market1501:
                 "market1501 wants queries and a gallery: give both, or the data set's folder as "
                 "root, which says which is which"
             )
-        strangers = np.isin(_persons(query), (JUNK, DISTRACTOR))
+        query, gallery = _by_person(query, "query"), _by_person(gallery, "gallery")
+        strangers = np.isin(query.columns["labels"], (str(JUNK), str(DISTRACTOR)))
         if strangers.any():
             raise EvaluationError(
                 f"query {str(query.ids[strangers][0])!r} is of person {JUNK} or {DISTRACTOR}, "
                 "which are junk and distractors; are query and gallery exchanged?"
             )
-        junk = _persons(gallery) == JUNK
+        junk = gallery.columns["labels"] == str(JUNK)
         result = retrieval.evaluate(
             query,
             gallery[~junk] if junk.any() else gallery,
@@ -93,13 +93,19 @@ class Market1501:
         return of_retrieval(result)
 
 
-def _persons(embeddings: Embeddings) -> npt.NDArray[np.int64]:
-    labels = retrieval.labels_of(embeddings, "set")
+def _by_person(embeddings: Embeddings, what: str) -> Embeddings:
+    """With the number of the person as label: '0002' is '2', junk is '-1'."""
+    labels = retrieval.labels_of(embeddings, what)
+    if embeddings.numbered:
+        raise EvaluationError(
+            f"the labels of the {what} are numbers that an earlier version of midspan gave, not "
+            "the data set's own persons; pass root, the data set's folder, or embed them again"
+        )
     try:
-        return labels.astype(np.int64)
+        return embeddings.with_columns({"labels": labels.astype(np.int64)})
     except ValueError:
         raise EvaluationError(
-            f"market1501 wants persons as whole numbers, got the label {str(labels[0])!r}"
+            f"market1501 expects persons as whole numbers, got the label {str(labels[0])!r}"
         ) from None
 
 

@@ -80,5 +80,5 @@ def sides(
                 f"this protocol compares by cosine, but the vectors are in {side.space}"
             )
     if query.space.dim != gallery.space.dim or not direct:
-        check_comparable(query.space, gallery.space)
+        check_comparable(query.space, gallery.space, override="direct")
     return query, gallery

@@ -65,15 +65,15 @@ class GroundTruth:
 def load(root: Path, name: str) -> GroundTruth:
     """`name` is 'roxford5k' or 'rparis6k'."""
     root = Path(root)
-    wanted, published = f"gnd_{name}.json", f"gnd_{name}.pkl"
+    expected, published = f"gnd_{name}.json", f"gnd_{name}.pkl"
     for folder in (root, root / name):
-        if not (folder / wanted).is_file() and (folder / published).is_file():
-            command = CONVERT.format(pickle=folder / published, json=folder / wanted)
+        if not (folder / expected).is_file() and (folder / published).is_file():
+            command = CONVERT.format(pickle=folder / published, json=folder / expected)
             raise FormatError(
                 f"{folder / published} is a pickle, which may run any code when read; if you "
                 f"trust it, convert it once: {command}"
             )
-    path = find(root, wanted, f"{name}/{wanted}")
+    path = find(root, expected, f"{name}/{expected}")
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, OSError) as error:
@@ -175,7 +175,7 @@ def evaluate(
     distractors: bool,
 ) -> Outcome:
     """The whole database is ranked for each query and setup."""
-    wanted = [
+    requested = [
         (setup, parse_metric(metric)) for setup, metric in by_part(metrics, parts=tuple(SETUPS))
     ]
     if distractors and gallery is None:
@@ -186,7 +186,7 @@ def evaluate(
         gallery = select(gallery, truth.images)
     row_of = gallery.rows_of(truth.images)
     values, per_query = {}, {}
-    for setup in dict.fromkeys(setup for setup, _ in wanted):
+    for setup in dict.fromkeys(setup for setup, _ in requested):
         right, ignored = SETUPS[setup]
         ranks, n = relevant_ranks(
             query,
@@ -195,7 +195,7 @@ def evaluate(
             ignore=[row_of[rows] for rows in truth.rows(ignored)],
             direct=direct,
         )
-        for name, metric in ((f"{one}:{m.name}", m) for one, m in wanted if one == setup):
+        for name, metric in ((f"{one}:{m.name}", m) for one, m in requested if one == setup):
             per_query[name] = metric.per_query(ranks, n)
             values[name] = mean_of_answered(per_query[name], what=name)
     return Outcome(values, per_query, n_queries=len(query), n_gallery=len(gallery))

@@ -68,6 +68,6 @@ def _load(root: Path, name: str) -> Items:
         raise FormatError(f"{path}:1: wanted the header '{HEADER}', got {header[:80]!r}")
     rows = [
         (image_id(image, where=where), whole(label, where=where), whole(group, where=where))
-        for where, (_, label, group, image) in fields(path, wanted=HEADER, skip=1)
+        for where, (_, label, group, image) in fields(path, expected=HEADER, skip=1)
     ]
     return items(rows, columns=["labels", "groups"], source=path)

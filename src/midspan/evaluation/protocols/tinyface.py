@@ -94,7 +94,7 @@ class TinyFace:
                 "tinyface wants probes and a gallery: give both, or the data set's folder as "
                 "root, which says which is which"
             )
-        if (retrieval.labels_of(query, "query") == DISTRACTOR).any():
+        if (retrieval.labels_of(query, "query") == str(DISTRACTOR)).any():
             raise EvaluationError(f"a probe has the label {DISTRACTOR}, which marks distractors")
         result = retrieval.evaluate(
             query, gallery, metrics=metrics, exclude_same_id=False, direct=direct

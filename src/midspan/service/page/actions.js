@@ -1,10 +1,10 @@
 // What can be done with an upgrade, each with a question that says in plain words what will happen.
 
-import { post } from "./api.js";
+import { step } from "./api.js";
 import { confirm } from "./dialog.js";
 import { $, announce, make, notice, onChange } from "./dom.js";
 import { stateOf } from "./board.js";
-import { count, items } from "./words.js";
+import { count, items, share } from "./words.js";
 
 const ACTIONS = {
   run: {
@@ -31,8 +31,10 @@ const ACTIONS = {
     title: () => "Go on with the upgrade?",
     will: (s) => [
       `Refreshing goes on with the ${items(s.old)} that are left.`,
-      ...(s.gate === "FAIL" ? ["The gate has failed. Resuming means that you have looked at it and judge otherwise."] : []),
+      ...(s.gate === "FAIL" ? ["The gate has failed. Resuming means that you have looked at it and judge otherwise; your reason is recorded."] : []),
     ],
+    extra: (s) => (s.gate === "FAIL" ? { label: "Why, although the gate failed", placeholder: "" } : null),
+    body: (value) => (value ? { override: value } : {}),
   },
   gate: {
     label: "Ask the gate", path: "gate", verb: "Ask",
@@ -43,16 +45,24 @@ const ACTIONS = {
     ],
   },
   finish: {
-    label: "Finish", path: "finish", verb: "Finish for good", danger: true,
-    title: () => "Finish, and drop the old vectors?",
+    label: "Finish", path: "finish", verb: "Finish",
+    title: () => "Finish the upgrade?",
     will: (s) => [
-      "The old vectors are deleted. There is no way back to the old encoder after that.",
-      "Searches go on with the new vectors.",
-      ...(s.old + s.failed ? [`${items(s.old + s.failed)} have no new vector and will not be found any more, unless they are mapped.`] : []),
-      ...(s.gate === "FAIL" ? ["The gate has failed."] : []),
+      "Searches use the new vectors alone. The old ones are kept until you drop them, so you can still roll back.",
+      ...(s.old + s.failed ? [`${items(s.old + s.failed)} have no new vector; finishing is refused if one of them would be lost.`] : []),
+      ...(s.gate && s.gate !== "PASS" ? [`The last verdict of the gate is ${s.gate}. Finishing means that you judge otherwise; your reason is recorded.`] : []),
     ],
-    extra: (s) => (s.old + s.failed || s.gate === "FAIL" ? { label: "Finish all the same", checked: false } : null),
-    body: (value) => ({ force: value === true }),
+    extra: (s) => (s.gate && s.gate !== "PASS" ? { label: "Why, although the gate did not pass", placeholder: "" }
+      : s.old + s.failed ? { label: "Finish with items that answer by mapped vectors", checked: false } : null),
+    body: (value) => (typeof value === "string" ? (value ? { override: value } : {}) : { force: value === true }),
+  },
+  forget: {
+    label: "Drop the old vectors", path: "forget", verb: "Drop for good", danger: true,
+    title: () => "Drop the old vectors?",
+    will: () => [
+      "The old vectors are deleted and their disk is returned. There is no way back to the old encoder after that.",
+      "Searches go on with the new vectors.",
+    ],
   },
   rollback: {
     label: "Roll back", path: "rollback", verb: "Roll back", danger: true,
@@ -60,7 +70,7 @@ const ACTIONS = {
     will: (s) => [
       `From the next query on the old vectors${s.from_space ? ` (${s.from_space})` : ""} answer again. It takes seconds.`,
       `The ${s.new === 1 ? "new vector stays" : `${count(s.new)} new vectors stay`} stored, so that a later upgrade need not make them again.`,
-      ...(s.rollback ? [] : ["Items that came during the upgrade have no old vector; they are not found until they get one."]),
+      ...(s.would_vanish ? [`${items(s.would_vanish)} came without an old vector; they are not found until they get one.`] : []),
     ],
     extra: () => ({ label: "Also delete the new vectors", checked: false }),
     body: (value) => ({ drop: value === true }),
@@ -69,7 +79,7 @@ const ACTIONS = {
 
 /** By state, the most likely first. */
 const OFFERED = {
-  none: [], mapping: ["rollback"], finishing: [],
+  none: [], starting: [], mapping: ["rollback"], finished: ["forget", "rollback"], forgetting: [],
   working: ["pause", "gate", "rollback"],
   idle: ["run", "pause", "gate", "rollback"],
   paused: ["resume", "gate", "rollback"],
@@ -96,7 +106,8 @@ const draw = onChange((names) => {
 
 export function drawActions(now) {
   status = now;
-  draw(OFFERED[stateOf(now)]);
+  const state = stateOf(now);
+  draw(state === "paused" && now.old === 0 ? ["finish", "gate", "rollback"] : OFFERED[state]);
 }
 
 async function act(name) {
@@ -121,13 +132,26 @@ export async function retryFailures() {
   if (answer) await doIt("retry", "retry", {});
 }
 
-export async function startUpgrade(settings) {
+/** What the plan's gate said belongs into the question. */
+function warning(plan) {
+  if (!plan?.gate || plan.gate.verdict === "PASS") return [];
+  const found = plan.gate.checks.filter((check) => check.verdict !== "PASS")
+    .map((check) => `${check.name} ${share(check.value)}, limit ${share(check.limit)}`).join("; ");
+  return [plan.gate.verdict === "FAIL"
+    ? `The gate FAILS in the plan (${found}). Results would be worse from the first query on.`
+    : `The gate is INCONCLUSIVE in the plan (${found}): the sample is too small to tell.`];
+}
+
+export async function startUpgrade(settings, plan) {
+  const failing = plan?.gate?.verdict === "FAIL";
   const answer = await confirm({
-    title: "Start the upgrade?",
+    title: failing ? "Start although the gate fails?" : "Start the upgrade?", danger: failing,
     will: [
+      ...warning(plan),
       "From the next query on the new encoder answers. No stored vector is touched.",
-      "Items that are not refreshed yet are found by their old vectors.",
-      "You can roll back at any time before you finish; that takes seconds.",
+      settings.mode === "map-gallery" ? "The stored vectors are mapped first; items that wait are found by those."
+        : "Items that are not refreshed yet are found by their old vectors.",
+      "You can roll back at any time, until you drop the old vectors; that takes seconds.",
     ],
     verb: "Start", extra: { label: "Begin to refresh the items at once", checked: true },
   });
@@ -138,12 +162,20 @@ async function doIt(name, path, body) {
   const buttons = [...$("view-upgrade").querySelectorAll("button")];
   for (const button of buttons) button.disabled = true;
   try {
-    const answer = await post(`/v1/upgrade/${path}`, body);
+    const answer = await step(path, body);
     notice($("upgrade-notice"), null);
     announce(`${ACTIONS[name]?.label ?? (name === "retry" ? "Try again" : "Start")}: done`);
     await done(name, answer);
   } catch (error) {
-    notice($("upgrade-notice"), error.message);
+    if (error.type === "EvidenceFailed" && !body.override) {
+      const answer = await confirm({
+        title: "Start although the encoder failed its own test?", danger: true, verb: "Start",
+        will: [error.message, "Your reason is recorded in the audit log."],
+        extra: { label: "Why, although the test failed", placeholder: "" },
+      });
+      if (answer?.value) return await doIt(name, path, { ...body, override: answer.value });
+    }
+    notice($("upgrade-notice"), error.status === "cancelled" ? "Cancelled. Everything is as it was before." : error.message);
   } finally {
     for (const button of buttons) button.disabled = false;
   }

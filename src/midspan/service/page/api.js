@@ -4,10 +4,17 @@ import { askToken } from "./dialog.js";
 
 const KEY = "midspan-token";
 
+/** The gallery that the address names; null: the server's default. */
+export const galleryName = new URLSearchParams(location.search).get("gallery");
+
+const inGallery = (path) => (galleryName !== null && path.startsWith("/v1/") && path !== "/v1/galleries"
+  ? `/v1/galleries/${encodeURIComponent(galleryName)}${path.slice(3)}` : path);
+
 export class ApiError extends Error {
-  constructor(words, status) {
+  constructor(words, status, type = null) {
     super(words);
     this.status = status;
+    this.type = type; // the name of the server's error, where a job tells it
   }
 }
 
@@ -41,7 +48,7 @@ async function send(path, { quietly = false, ...options } = {}) {
     const headers = { ...options.headers, ...(used ? { Authorization: `Bearer ${used}` } : {}) };
     let response;
     try {
-      response = await fetch(path, { ...options, headers, cache: "no-store" });
+      response = await fetch(inGallery(path), { ...options, headers, cache: "no-store" });
     } catch (error) {
       if (error.name === "AbortError") throw error;
       throw new ApiError("The server does not answer. Is it running?", 0);
@@ -80,9 +87,41 @@ export async function get(path, { signal, quietly = false } = {}) {
   return (await send(path, { signal, quietly })).json();
 }
 
+/** For the page of the API: status and text, whatever they are. */
+export async function raw(path, method, body) {
+  const options = body && method !== "GET" ? { ...jsonBody(null, method), body } : { method };
+  try {
+    const response = await send(path, options);
+    return { status: response.status, text: (await response.text()).slice(0, 20_000) };
+  } catch (error) {
+    return { status: error.status, text: error.message };
+  }
+}
+
 export async function post(path, body = {}, { signal } = {}) {
   return (await send(path, { ...jsonBody(body), signal })).json();
 }
+
+const LOOK = 400; // ms between two looks at a job
+
+/** A long step as a job: `onJob(job)` hears how it stands; its result, or its error thrown. */
+export const step = (name, body, options) => job(`/v1/upgrade/${name}`, body, options);
+
+export async function job(path, body = {}, { onJob = () => {} } = {}) {
+  const sent = jsonBody(body);
+  sent.headers.Prefer = "respond-async";
+  let found = await (await send(path, sent)).json();
+  while (found.job_id !== undefined) {
+    onJob(found);
+    if (found.state === "done") return found.result ?? {};
+    if (found.error) throw new ApiError(found.error.message, found.error.type === "Cancelled" ? "cancelled" : 409, found.error.type);
+    await new Promise((resolve) => setTimeout(resolve, LOOK));
+    found = await get(`/v1/jobs/${found.job_id}`);
+  }
+  return found; // it was done at once
+}
+
+export const cancelJob = (id) => post(`/v1/jobs/${encodeURIComponent(id)}/cancel`);
 
 /** `query` is {file} or {id}; `settings` are k, filter, threshold, exact. `verb`: search or compare. */
 export async function ask(verb, query, settings, { signal } = {}) {
@@ -107,7 +146,7 @@ export async function showThumbnail(image, id, { size = 160, missing = () => {} 
   const path = `/v1/thumbnails/${encodeURIComponent(id)}?size=${size}`;
   image.addEventListener("error", missing, { once: true });
   if (!token()) {
-    image.src = path;
+    image.src = inGallery(path);
     return;
   }
   try {

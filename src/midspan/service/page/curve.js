@@ -36,9 +36,9 @@ function chart(metric, some, before) {
     ...[low, (low + high) / 2, high].map((value) => svg("g", { class: "tick" },
       svg("line", { x1: BOX.left, x2: WIDTH - BOX.right, y1: y(value), y2: y(value) }),
       svg("text", { x: BOX.left - 7, y: y(value) + 4, "text-anchor": "end" }, tick(value, high - low)))),
-    ...[0, 0.25, 0.5, 1].map((fraction) => svg("text", {
+    ...[0, 0.25, 0.5, 0.75, 1].map((fraction) => svg("text", {
       class: "tick-x", x: x(fraction), y: HEIGHT - 10, "text-anchor": fraction === 1 ? "end" : "middle",
-    }, fraction === 1 ? "100 % new" : `${100 * fraction} %`)),
+    }, fraction === 1 ? "100 %" : `${100 * fraction} %`)),
     before === null ? null : svg("line", {
       class: "before", x1: BOX.left, x2: WIDTH - BOX.right, y1: y(before), y2: y(before),
     }, svg("title", {}, `the old service: ${share(before)}`)),
@@ -53,13 +53,11 @@ function chart(metric, some, before) {
     picture);
 }
 
-/** The values' range with some air, never narrower than four points of a hundred. */
+/** From 0, so that a small change looks small; to a round number above the highest value. */
 function span(values) {
-  const low = Math.min(...values), high = Math.max(...values);
-  const air = Math.max(0.12 * (high - low), (0.04 - (high - low)) / 2, 0.004);
-  const top = high <= 1 ? Math.min(1, high + air) : high + air;
-  const bottom = low >= 0 ? Math.max(0, low - air) : low - air;
-  return top > bottom ? [bottom, top] : [bottom - 0.01, bottom + 0.01];
+  const low = Math.min(0, ...values), high = Math.max(...values);
+  const round = [0.02, 0.05, 0.1, 0.2, 0.5, 1].find((top) => top >= high) ?? high;
+  return [low, round];
 }
 
 function tick(value, range) {

@@ -2,6 +2,12 @@
 
 export const $ = (id) => document.getElementById(id);
 
+/** Characters that turn or hide text, as their names: an id must look like what it is. */
+export const visible = (text) => text.replace(/[\u0000-\u001f\u007f-\u009f\u061c\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]/g,
+  (found) => `‹U+${found.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}›`);
+
+const READ = new Set(["title", "aria-label", "alt", "placeholder"]);
+
 /** make("button", {class: "link", onclick: f, "aria-label": "…"}, "text", child, …) */
 export function make(tag, attributes = {}, ...children) {
   return fill(document.createElement(tag), attributes, children);
@@ -15,9 +21,9 @@ function fill(element, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
     if (value === null || value === undefined || value === false) continue;
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
-    else element.setAttribute(name, value === true ? "" : value);
+    else element.setAttribute(name, value === true ? "" : READ.has(name) ? visible(value) : value);
   }
-  for (const child of children.flat()) if (child !== null && child !== undefined) element.append(child);
+  for (const child of children.flat()) if (child !== null && child !== undefined) element.append(typeof child === "string" ? visible(child) : child);
   return element;
 }
 

@@ -6,11 +6,11 @@ import { picture } from "./grid.js";
 import { go } from "./query.js";
 import { count, moment, share, value } from "./words.js";
 
-const MARKS = { PASS: "✓", WARN: "!", FAIL: "✗" };
+const MARKS = { PASS: "✓", INCONCLUSIVE: "!", FAIL: "✗" };
 const MEANING = {
   PASS: "The gate passes: quality holds.",
-  WARN: "The gate is not sure: a value holds, but its interval reaches beyond the limit, or a group fails.",
-  FAIL: "The gate fails: look at the queries that lost, then roll back, or resume if you judge otherwise.",
+  INCONCLUSIVE: "The gate is not sure: the interval reaches to both sides of the limit. More queries decide.",
+  FAIL: "The gate fails: look at the queries that lost, then roll back, or resume with a reason.",
 };
 
 export const verdict = (name) => make("span", { class: `verdict verdict-${name.toLowerCase()}` }, `${MARKS[name] ?? "?"} ${name}`);
@@ -41,20 +41,23 @@ function checks(asked) {
   const rows = asked.checks.map((check) => make("li", {}, verdict(check.verdict), make("div", {},
     make("p", {}, make("b", {}, check.name), ` ${share(check.value)}, limit ${share(check.limit)}`),
     check.low === null ? null : make("p", { class: "muted small" },
-      `95 % interval ${share(check.low)} to ${share(check.high)}`))));
-  return make("ul", { class: "checks" }, rows);
+      `95 % interval ${share(check.low)} to ${share(check.high)}${check.more_queries ? `; about ${count(check.more_queries)} more queries would decide` : ""}`))));
+  const flips = asked.flips && make("li", {}, make("div", {}, make("p", {}, make("b", {}, "negative flips"),
+    ` ${share(asked.flips.negative)}, positive ${share(asked.flips.positive)}; an equally good encoder has ${share(asked.flips.chance)} by chance`)));
+  const notes = (asked.notes ?? []).map((note) => make("li", {}, make("p", { class: "muted small" }, note)));
+  return make("ul", { class: "checks" }, [...rows, ...(flips ? [flips] : []), ...notes]);
 }
 
-export const drawFlips = onChange((flips) => {
+export const drawFlips = onChange(({ flips, labelled }) => {
   $("flips-card").hidden = !flips.length;
   $("flips").replaceChildren(
-    make("p", { class: "muted" }, "They were right, or better, before. Each row: the query, its results before, and now."),
+    make("p", { class: "muted" }, `They were right before and are wrong now. Each row: the query, its results before, and now; ✓ marks the ${labelled ? "right ones (same class as the query)" : "ones that the reference ranking has"}.`),
     ...flips.map((flip) => make("div", { class: "flip-row", "data-query": flip.query_id },
       make("button", {
         type: "button", class: "flip-query", "aria-label": `Compare for ${flip.query_id}`,
         onclick: () => go("compare", { id: flip.query_id }),
       }, picture(flip.query_id, ""), make("span", { class: "id" }, flip.query_id), ranks(flip)),
-      strip("Before", "old", flip.before, flip.after), strip("Now", "new", flip.after, flip.before))));
+      strip("Before", "old", flip.before, flip.after, flip.right), strip("Now", "new", flip.after, flip.before, flip.right))));
 });
 
 function ranks(flip) {
@@ -63,12 +66,14 @@ function ranks(flip) {
   return make("span", { class: "muted small" }, `right at rank ${flip.before_rank}, now ${now}`);
 }
 
-function strip(words, tone, ids, others) {
+function strip(words, tone, ids, others, right) {
   return make("div", { class: "flip-strip" }, make("p", { class: `strip-title tone-${tone}` }, words),
     make("ol", { class: "hits" }, ids.map((id) => {
       const stays = others.includes(id);
-      return make("li", { class: stays ? "stays" : "changed", title: id },
-        picture(id, `${id}${stays ? "" : tone === "old" ? ", left" : ", entered"}`));
+      const good = right.includes(id);
+      return make("li", { class: `${stays ? "stays" : "changed"} ${good ? "right" : "wrong"}`, title: `${id}: ${good ? "right" : "not right"}` },
+        picture(id, `${id}, ${good ? "right" : "not right"}${stays ? "" : tone === "old" ? ", left" : ", entered"}`),
+        make("span", { class: "tick", "aria-hidden": "true" }, good ? "✓" : "✗"));
     })));
 }
 
@@ -87,7 +92,7 @@ function folded(entries) {
   const lines = [];
   for (const entry of entries) {
     const before = lines.at(-1);
-    if (entry.what === "upgrade quality") continue;
+    if (entry.what === "upgrade quality" || entry.what === "service job") continue;
     if (before && before.what === entry.what && before.who === entry.who && entry.what === "upgrade run") before.times += 1;
     else lines.push({ ...entry, times: 1 });
   }

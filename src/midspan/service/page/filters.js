@@ -32,9 +32,12 @@ function asNumber(text) {
 
 let keys = [];
 let changed = () => {};
+let suggest = async () => [];
 
-export function startFilters(onChange) {
+/** `suggestions(field)`: values that the field has, with their counts. */
+export function startFilters(onChange, suggestions) {
   changed = onChange;
+  suggest = suggestions;
   $("add-filter").addEventListener("click", () => addRow().focus());
 }
 
@@ -44,6 +47,41 @@ export function setKeys(payloadKeys) {
   const known = document.getElementById("payload-keys") ?? make("datalist", { id: "payload-keys" });
   known.replaceChildren(...keys.map((key) => make("option", { value: key })));
   $("filters").after(known);
+}
+
+/** Each complete row as text, for the address. */
+export function filtersNow() {
+  return [...$("filters").children].map(fieldsOf).filter(complete)
+    .map(([key, relation, text]) => [relation.value, key.value.trim(), text.value.trim()].join(":"));
+}
+
+/** The rows that an address holds, in place of those that are there. */
+export function setFilters(texts) {
+  if (JSON.stringify(texts) === JSON.stringify(filtersNow())) return;
+  $("filters").replaceChildren();
+  for (const one of texts) {
+    const [name, ...rest] = one.split(":");
+    if (!Object.hasOwn(RELATIONS, name)) continue;
+    addRow();
+    const [key, relation, text] = fieldsOf($("filters").lastElementChild);
+    key.value = rest[0] ?? "";
+    relation.value = name;
+    text.value = rest.slice(1).join(":");
+    text.hidden = NO_VALUE.has(name);
+  }
+}
+
+const fieldsOf = (row) => [...row.querySelectorAll("input, select")];
+const complete = ([key, relation, text]) => key.value.trim() && (NO_VALUE.has(relation.value) || text.value.trim());
+
+async function offer(key, text) {
+  const known = document.getElementById("filter-values") ?? make("datalist", { id: "filter-values" });
+  $("filters").after(known);
+  text.setAttribute("list", known.id);
+  try {
+    const values = key.value.trim() ? await suggest(key.value.trim()) : [];
+    known.replaceChildren(...values.map(({ value, count }) => make("option", { value: String(value), label: `${value} (${count})` })));
+  } catch { /* a suggestion, no more */ }
 }
 
 function addRow() {
@@ -60,6 +98,7 @@ function addRow() {
     type: "button", class: "quiet icon", "aria-label": "Remove this filter",
     onclick: () => { row.remove(); $("add-filter").focus(); changed(); },
   }, "×"));
+  text.addEventListener("focus", () => offer(key, text));
   relation.addEventListener("change", () => { text.hidden = NO_VALUE.has(relation.value); });
   for (const input of [key, relation, text]) input.addEventListener("change", () => changed());
   $("filters").append(row);
@@ -70,9 +109,8 @@ function addRow() {
 export function currentFilter() {
   const parts = [];
   for (const row of $("filters").children) {
-    const [key, relation, text] = row.querySelectorAll("input, select");
-    const complete = key.value.trim() && (NO_VALUE.has(relation.value) || text.value.trim());
-    if (complete) parts.push(RELATIONS[relation.value].build(key.value.trim(), text.value));
+    const [key, relation, text] = fieldsOf(row);
+    if (complete([key, relation, text])) parts.push(RELATIONS[relation.value].build(key.value.trim(), text.value));
   }
   if (!parts.length) return null;
   return parts.length === 1 ? parts[0] : { $and: parts };

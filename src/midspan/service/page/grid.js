@@ -20,6 +20,21 @@ export function picture(id, alt, { size = 160, known = true } = {}) {
   return frame;
 }
 
+const TAIL = 12; // characters at the end of an id that are always shown
+
+/** An id that is cut in the middle where it is too long: ends tell ids apart. */
+export function idText(id) {
+  return make("p", { class: "id", title: id },
+    id.length > TAIL ? make("span", { class: "id-head" }, id.slice(0, -TAIL)) : null, make("span", { class: "id-tail" }, id.slice(-TAIL)));
+}
+
+const FIRST = ["label", "labels", "class", "name", "title"]; // of the payload, as people look for them
+
+function ordered(payload) {
+  const place = ([key]) => (FIRST.includes(key) ? FIRST.indexOf(key) : FIRST.length);
+  return Object.entries(payload ?? {}).sort((a, b) => place(a) - place(b));
+}
+
 /** Old or new, while there are both. */
 export function badge(role, name) {
   if (role !== "old" && role !== "new") return null;
@@ -28,7 +43,7 @@ export function badge(role, name) {
 
 /** `actions`: {moreLikeThis(id), compare(id) or null}. */
 export function card(found, { actions, spaceName, rank = null }) {
-  const facts = Object.entries(found.payload ?? {}).slice(0, FACTS);
+  const facts = ordered(found.payload).slice(0, FACTS);
   const told = [found.score === undefined ? null : `score ${score(found.score)}`,
     actions.compare && found.space_role ? `${found.space_role} space` : null].filter(Boolean).join(", ");
   return make("li", { class: "card-item", "data-id": found.id },
@@ -39,7 +54,7 @@ export function card(found, { actions, spaceName, rank = null }) {
     make("div", { class: "card-line" },
       found.score === undefined ? null : make("b", { class: "score" }, score(found.score)),
       actions.compare ? badge(found.space_role, found.space && spaceName(found.space)) : null),
-    make("p", { class: "id", title: found.id }, found.id),
+    idText(found.id),
     facts.map(([key, one]) => make("p", { class: "fact", title: `${key}: ${value(one)}` },
       make("span", { class: "muted" }, `${key} `), value(one))),
     make("button", {
@@ -51,17 +66,22 @@ export function card(found, { actions, spaceName, rank = null }) {
 async function details(found, actions, spaceName) {
   const facts = make("dl", { class: "facts" });
   const add = (term, ...text) => facts.append(make("dt", {}, term), make("dd", {}, ...text));
-  const body = make("div", { class: "details" }, picture(found.id, found.id, { size: 320, known: found.thumbnail !== null }), facts);
+  const body = make("div", { class: "details" }, picture(found.id, found.id, { size: 640, known: found.thumbnail !== null }), facts);
   if (found.score !== undefined) add("score", score(found.score));
-  for (const [key, one] of Object.entries(found.payload ?? {})) add(key, value(one));
+  for (const [key, one] of ordered(found.payload)) add(key, value(one));
   if (found.uri) add("image", make("code", {}, found.uri));
-  const buttons = [["More like this", () => actions.moreLikeThis(found.id)]];
+  const buttons = [];
+  for (const [words, other] of [["← Previous", actions.near?.(found.id, -1)], ["Next →", actions.near?.(found.id, 1)]]) {
+    if (other) buttons.push([words, () => details(other, actions, spaceName)]);
+  }
+  buttons.push(["More like this", () => actions.moreLikeThis(found.id)]);
   if (actions.compare) buttons.push(["Before and after", () => actions.compare(found.id)]);
   const closed = show(found.id, body, buttons);
   try {
     const item = await get(itemPath(found.id));
     if (item.spaces) add("vectors in", item.spaces.map(spaceName).join(", "));
-    if (item.changed) add("changed", moment(item.changed));
+    if (item.created) add("added", moment(item.created));
+    if (item.changed && item.changed !== item.created) add("changed", moment(item.changed));
   } catch { /* deleted meanwhile, or not readable: what is shown stays */ }
   return closed;
 }

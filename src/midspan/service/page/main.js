@@ -3,12 +3,15 @@
 import { get, listen } from "./api.js";
 import { showCompare } from "./compare.js";
 import { $ } from "./dom.js";
+import { showDuplicates, startDuplicates } from "./duplicates.js";
+import { startGalleries } from "./galleries.js";
 import { galleryNow, setGallery, showSearch, startSearch } from "./search.js";
-import { hideUpgrade, setCanUpgrade, setStatus, showUpgrade, startUpgradeView } from "./upgrade.js";
+import { hideUpgrade, setCanUpgrade, setJobs, setStatus, showUpgrade, startUpgradeView } from "./upgrade.js";
 
 const VIEWS = {
   search: { show: showSearch, title: "Search" },
   compare: { show: showCompare, title: "Before and after" },
+  duplicates: { show: showDuplicates, title: "Duplicates" },
   upgrade: { show: showUpgrade, hide: hideUpgrade, title: "Upgrade" },
 };
 
@@ -48,6 +51,7 @@ async function loadGallery() {
 
 function onEvent(name, data) {
   if (name === "gallery") take(data);
+  if (name === "jobs") setJobs(data.jobs);
   if (name === "upgrade") {
     setGallery({ ...galleryNow(), upgrade: data });
     setStatus(data);
@@ -68,6 +72,7 @@ function keys(event) {
 
 startSearch(() => (current === "compare" ? "compare" : "search"));
 startUpgradeView(loadGallery);
+startDuplicates();
 window.addEventListener("hashchange", route);
 document.addEventListener("keydown", keys);
 document.querySelector(".skip").addEventListener("click", (event) => {
@@ -75,6 +80,7 @@ document.querySelector(".skip").addEventListener("click", (event) => {
   $("main").focus();
 });
 await loadGallery();
+await startGalleries();
 route();
 listen({
   on: onEvent,

@@ -1,66 +1,96 @@
 // Before an upgrade: the settings, and what would happen. Planning writes nothing.
 
-import { post } from "./api.js";
+import { step } from "./api.js";
 import { verdict } from "./evidence.js";
 import { $, announce, make, notice } from "./dom.js";
+import { runningJob } from "./jobs.js";
 import { bytes, count, duration, items, share } from "./words.js";
 
-const MODES = [
-  ["direct", "direct: the new encoder was trained compatibly"],
-  ["map-query", "map-query: a bridge maps queries to the old space"],
-  ["map-gallery", "map-gallery: a bridge maps the stored vectors first"],
-];
+const MODES = {
+  direct: "The new encoder was trained to be compatible: its queries are compared with old vectors as they are.",
+  both: "Each query is embedded by both encoders and asked in both spaces; no bridge needed, two embeddings a query.",
+  "map-query": "A bridge maps each query to the old space; stored vectors stay as they are.",
+  "map-gallery": "A bridge maps the stored vectors into the new space first; then queries need no map.",
+};
+const ORDERS = {
+  uncertainty: "Items first that the old encoder is least sure of.",
+  disagreement: "Items first that bridges disagree about.",
+  traffic: "Items first that searches have found most often.",
+  newest: "The newest items first.",
+  random: "In no particular order.",
+};
 
-/** `orders` come from the server; `start(settings)` is called when the person wants to go on. */
-export function drawPlan(canUpgrade, orders, start) {
+/** `start(settings, plan)` is called when the person wants to go on. */
+export function drawPlan({ can, orders, from, to }, start) {
   const form = $("plan");
-  if (!canUpgrade) {
+  if (!can) {
     form.replaceChildren(
       make("h2", { id: "plan-title" }, "Where to?"),
-      make("p", {}, "This server knows no encoder to upgrade to. Start it with one and come back:"),
-      make("pre", {}, make("code", {}, "midspan serve --gallery GALLERY --encoder OLD --new-encoder NEW")));
+      make("p", {}, `${from ? `Queries and items are in the space “${from}”. ` : ""}This server knows no encoder to upgrade to. Start it with one and come back:`),
+      make("pre", { tabindex: "0" }, make("code", {}, "midspan serve --gallery GALLERY --encoder OLD --new-encoder NEW")));
     return;
   }
-  const mode = select("plan-mode", MODES);
-  const order = select("plan-order", orders.map((name) => [name, name.replaceAll("_", " ")]));
+  const mode = select("plan-mode", Object.keys(MODES), MODES);
+  const order = select("plan-order", orders, ORDERS);
   const answer = make("div", { class: "plan-answer", id: "plan-answer" });
   form.replaceChildren(
-    make("h2", { id: "plan-title" }, "Plan an upgrade"),
+    make("h2", { id: "plan-title" }, to ? `Plan an upgrade to “${to}”` : "Plan an upgrade"),
+    from && to ? make("p", { class: "plan-spaces" }, "From ", make("b", {}, from), " to ", make("b", {}, to), ".") : "",
     make("div", { class: "plan-fields" },
-      make("div", { class: "field" }, make("label", { for: "plan-mode" }, "How old and new are compared"), mode),
-      make("div", { class: "field" }, make("label", { for: "plan-order" }, "Which items first"), order),
+      field("plan-mode", "How old and new are compared", mode), field("plan-order", "Which items first", order),
       make("button", { type: "submit", class: "primary" }, "Show the plan")),
     answer);
   form.onsubmit = async (event) => {
     event.preventDefault();
-    const settings = { mode: mode.value, order: order.value };
+    const settings = { mode: mode.chosen.value, order: order.chosen.value };
     const button = form.querySelector("[type=submit]");
     button.disabled = true;
     answer.replaceChildren(make("p", { class: "muted" }, "Measuring on a sample …"));
     try {
-      const plan = await post("/v1/upgrade/plan", settings);
+      const plan = await step("plan", settings, { onJob: (job) => showJob(answer, job) });
       notice($("upgrade-notice"), null);
       answer.replaceChildren(...planned(plan), make("button", {
-        type: "button", class: "primary", id: "start", onclick: () => start(settings),
+        type: "button", class: "primary", id: "start", onclick: () => start(settings, plan),
       }, "Start this upgrade …"));
       announce("The plan is ready");
     } catch (error) {
       answer.replaceChildren();
-      notice($("upgrade-notice"), error.message);
+      notice($("upgrade-notice"), error.status === "cancelled" ? null : error.message);
     } finally {
       button.disabled = false;
     }
   };
 }
 
-function select(id, choices) {
-  return make("select", { id }, choices.map(([value, words]) => make("option", { value }, words)));
+function showJob(answer, job) {
+  if (job.state !== "running") return;
+  const focused = answer.contains(document.activeElement);
+  answer.replaceChildren(runningJob(job));
+  if (focused) answer.querySelector("button")?.focus();
 }
+
+function field(id, label, { chosen, help }) {
+  return make("div", { class: "field" }, make("label", { for: id }, label), chosen, help);
+}
+
+/** A choice with a line below it that says what it means. */
+function select(id, names, words) {
+  const help = make("p", { class: "muted small", id: `${id}-help` });
+  const chosen = make("select", { id, "aria-describedby": help.id },
+    names.map((name) => make("option", { value: name }, name.replaceAll("_", " "))));
+  const explain = () => { help.textContent = words[chosen.value] ?? ""; };
+  chosen.addEventListener("change", explain);
+  explain();
+  return { chosen, help };
+}
+
+/** A space without its fingerprint: that is in the tooltip. */
+const plain = (space) => space.replace(/, [\w:]{8,}\)$/, ")");
 
 function planned(plan) {
   const facts = make("dl", { class: "facts" });
   const add = (term, ...words) => facts.append(make("dt", {}, term), make("dd", {}, ...words));
-  add("from, to", `${plan.from_space} → ${plan.to_space}`);
+  add("from, to", make("span", { title: `${plan.from_space} → ${plan.to_space}` }, `${plain(plan.from_space)} → ${plain(plan.to_space)}`));
   add("to embed", `${count(plan.to_embed)} of ${items(plan.items)}`);
   add("time", plan.seconds === null ? "not measured" : `${plan.seconds < 1 ? "" : "about "}${duration(plan.seconds)} on this machine`);
   add("disk until finished", bytes(plan.disk_bytes));

@@ -1,14 +1,16 @@
 // What is searched for: an image (dropped, pasted, chosen) or a stored item. The address holds it,
 // so that "back" goes back through the searches; images live as long as the tab.
 
-import { showThumbnail } from "./api.js";
+import { get, itemPath, showThumbnail } from "./api.js";
 import { $, notice } from "./dom.js";
+import { filtersNow } from "./filters.js";
 
 const uploads = [];
 
 /** {id}, {file} or null from the address's parameters. */
 export function queryFrom(params) {
   if (params.has("item")) return { id: params.get("item") };
+  if (params.has("text")) return { text: params.get("text") };
   const file = uploads[Number(params.get("image")) - 1];
   return file ? { file } : null;
 }
@@ -17,6 +19,8 @@ export function go(view, query) {
   const params = new URLSearchParams();
   if (query?.id !== undefined) params.set("item", query.id);
   if (query?.file) params.set("image", String(uploads.indexOf(query.file) + 1));
+  if (query?.text !== undefined) params.set("text", query.text);
+  for (const one of filtersNow()) params.append("filter", one);
   const text = params.toString();
   const hash = `#/${view}${text ? `?${text}` : ""}`;
   if (location.hash === hash) window.dispatchEvent(new HashChangeEvent("hashchange")); // ask again
@@ -24,10 +28,20 @@ export function go(view, query) {
 }
 
 
+/** An item by its whole id, else all that have this text in their id or payload. */
+async function find(text) {
+  try {
+    await get(itemPath(text), { quietly: true });
+    go("search", { id: text });
+  } catch (error) {
+    go("search", error.status === 404 ? { text } : { id: text });
+  }
+}
+
 /** The query's own picture into `image`, hidden if there is none. */
 export function showQuery(image, query) {
-  image.hidden = query === null;
-  if (query === null) return;
+  image.hidden = query === null || query.text !== undefined;
+  if (image.hidden) return;
   image.alt = query.file ? "the query image" : `query: ${query.id}`;
   if (query.file) {
     const url = URL.createObjectURL(query.file);
@@ -75,7 +89,7 @@ export function startQuery(view) {
     event.preventDefault();
     if (document.activeElement.closest(".filters, .options")) return; // Enter there is a change, no more
     const id = $("item-id").value.trim();
-    if (id) go("search", { id });
+    if (id) find(id);
     else $("item-id").focus();
   });
 }

@@ -1,8 +1,8 @@
 // Search by example, or look through the gallery.
 
-import { ask, get } from "./api.js";
-import { $, announce, make, notice, onChange } from "./dom.js";
-import { clearFilters, currentFilter, setKeys, startFilters } from "./filters.js";
+import { ask, get, post } from "./api.js";
+import { $, announce, make, notice, onChange, visible } from "./dom.js";
+import { clearFilters, currentFilter, setFilters, setKeys, startFilters } from "./filters.js";
 import { card, walk } from "./grid.js";
 import { go, queryFrom, showQuery, startQuery } from "./query.js";
 import { count, items } from "./words.js";
@@ -14,9 +14,11 @@ let running = null; // AbortController of the search under way
 let next = null; // where the next page of stored items begins
 let gallery = { items: 0, spaces: {}, payload_keys: [], upgrade: null };
 let cards;
+let listed = []; // items as they are shown now
 
 const actions = {
   moreLikeThis: (id) => go("search", { id }),
+  near: (id, step) => listed[listed.findIndex((one) => one.id === id) + step] ?? null,
   get compare() { return upgradeOpen() ? (id) => go("compare", { id }) : null; },
 };
 const spaceName = (fingerprint) => gallery.spaces[fingerprint]?.name ?? fingerprint;
@@ -25,7 +27,7 @@ const upgradeOpen = () => Boolean(gallery.upgrade && gallery.upgrade.phase !== "
 export function startSearch(view) {
   cards = walk($("grid"));
   startQuery(view);
-  startFilters(run);
+  startFilters(() => go("search", query), suggestions);
   for (const id of ["k", "threshold", "exact"]) $(id).addEventListener("change", () => query && run());
   $("browse").addEventListener("click", () => (query ? go("search", null) : run()));
   $("more").addEventListener("click", () => browse({ after: next }));
@@ -58,20 +60,28 @@ export function settings() {
 export function showSearch(params) {
   query = queryFrom(params);
   showQuery($("query-image"), query);
-  $("drop").classList.toggle("filled", query !== null);
-  $("query-words").textContent = query === null ? "Drop an image here, or paste one"
-    : query.file ? query.file.name || "pasted image" : query.id;
-  $("pick").textContent = query === null ? "Choose an image" : "Choose another image";
-  $("item-id").value = query?.id ?? "";
+  setFilters(params.getAll("filter"));
+  const picture = query !== null && query.text === undefined;
+  $("drop").classList.toggle("filled", picture);
+  $("query-words").textContent = !picture ? "Drop an image here, or paste one"
+    : visible(query.file ? query.file.name || "pasted image" : query.id);
+  $("pick").textContent = !picture ? "Choose an image" : "Choose another image";
+  $("item-id").value = query?.id ?? query?.text ?? "";
   if (query) notice($("query-notice"), null);
   $("browse").hidden = query === null;
-  $("to-compare").hidden = !(query && upgradeOpen());
+  $("to-compare").hidden = !(picture && upgradeOpen());
   $("to-compare").href = `#/compare?${params}`;
   run();
 }
 
+/** Values of a payload field with how often they occur, for the filters. */
+async function suggestions(field) {
+  const found = await post("/v1/facets", { fields: [field], limit: 50 });
+  return found.facets[field].map(({ value, count: n }) => ({ value, count: n }));
+}
+
 function run() {
-  return query === null ? browse({ after: "" }) : search();
+  return query === null || query.text !== undefined ? browse({ after: "" }) : search();
 }
 
 async function during(work) {
@@ -103,7 +113,7 @@ function whatToDo(error) {
 function search() {
   const asked = query;
   return during(async (signal) => {
-    $("results-title").textContent = asked.file ? "Most alike" : `Most like ${asked.id}`;
+    $("results-title").textContent = asked.file ? "Most alike" : visible(`Most like ${asked.id}`);
     const answer = await ask("search", asked, settings(), { signal });
     if (signal.aborted) return;
     const found = answer.results.filter((one) => one.id !== asked.id);
@@ -118,11 +128,13 @@ function search() {
 
 function browse({ after }) {
   return during(async (signal) => {
-    $("results-title").textContent = "In the gallery";
+    const text = query?.text;
+    $("results-title").textContent = text === undefined ? "In the gallery" : visible(`With “${text}” in id or payload`);
     const params = new URLSearchParams({ limit: String(PAGE) });
     if (after) params.set("after", after);
     const filter = currentFilter();
     if (filter) params.set("filter", JSON.stringify(filter));
+    if (text !== undefined) params.set("contains", text);
     const answer = await get(`/v1/items?${params}`, { signal });
     if (signal.aborted) return;
     const found = answer.items;
@@ -131,16 +143,23 @@ function browse({ after }) {
     next = answer.next;
     $("more").hidden = next === null;
     $("item-ids").replaceChildren(...[...$("grid").children].map((one) => make("option", { value: one.dataset.id })));
-    $("results-note").textContent = filter ? `filtered, of ${items(gallery.items)}` : items(gallery.items);
+    if (text !== undefined) $("results-note").textContent = `${count($("grid").querySelectorAll("[data-id]").length)} shown`;
+    else if (!filter) $("results-note").textContent = items(gallery.items);
+    else if (!after) {
+      const matched = await post("/v1/facets", { filter }, { signal });
+      $("results-note").textContent = `${count(matched.items)}${matched.complete ? "" : " or more"} of ${items(gallery.items)} match`;
+    }
     if (filter) announce(`${items(found.length)} shown`);
     if (!found.length && !after) {
-      if (filter) empty("No item matches the filters.", "Change or remove a filter.");
-      else empty("This gallery is empty.", "Add items with midspan gallery add, or PUT /v1/items/ID.");
+      if (text !== undefined) empty(`There is no item “${text}” in this gallery, and none has it in its id or payload.`, "Check it, or browse the gallery.");
+      else if (filter) empty("No item matches the filters.", "Change or remove a filter.");
+      else empty("This gallery is empty.", "Add a folder of images: midspan gallery add GALLERY --images FOLDER --encoder ENCODER. For sample data: midspan demo.");
     }
   });
 }
 
 function draw(found, { add = false } = {}) {
+  listed = add ? [...listed, ...found] : found;
   const start = add ? $("grid").children.length : 0;
   const made = found.map((one, row) => card(one, {
     actions, spaceName, rank: one.score === undefined ? null : start + row + 1,

@@ -6,23 +6,24 @@ import { drawBoard, stateOf } from "./board.js";
 import { drawCurves } from "./curve.js";
 import { $, make, notice, onChange } from "./dom.js";
 import { drawAudit, drawFailures, drawFlips, drawGate } from "./evidence.js";
+import { drawJobs, drawRunning } from "./jobs.js";
 import { drawPlan } from "./plan.js";
 
 const EVERY = 1500; // ms between looks at the evidence while it changes
 
 let status = null;
 let visible = false;
-let canUpgrade = true;
-let orders = [];
+let gallery = { can_upgrade: true, orders: [], destination: null, spaces: {} };
+let jobs = []; // that run now
 let asked = null; // the gate's full answer, if it was asked here
 let looking = false;
 let again = false;
 let timer = 0;
 
 const curve = onChange((answer) => drawCurves($("curve"), answer));
-const plan = onChange(({ shown, can, choices }) => {
+const plan = onChange(({ shown, ...what }) => {
   $("plan").hidden = !shown;
-  if (shown) drawPlan(can, choices, startUpgrade);
+  if (shown) drawPlan(what, startUpgrade);
 });
 
 /** `reload`: the gallery as a whole, which an action may have changed. */
@@ -38,8 +39,10 @@ export function startUpgradeView(reload) {
 export function setStatus(now) {
   status = now ?? status;
   if (!status) return;
-  drawBoard(status);
-  drawActions(status);
+  const shown = { ...status, jobs };
+  drawBoard(shown);
+  drawActions(shown);
+  drawRunning(jobs.filter((job) => job.kind !== "upgrade plan"));
   drawGate({ gates: status.gates, asked });
   jobNotice(status.job);
   offerPlan();
@@ -48,13 +51,24 @@ export function setStatus(now) {
 
 /** Not before the gallery has said what can be chosen: events may come first. */
 function offerPlan() {
-  plan({ shown: orders.length > 0 && stateOf(status) === "none", can: canUpgrade, choices: orders });
+  const live = Object.values(gallery.spaces).find((space) => space.role === "live");
+  plan({
+    shown: gallery.orders.length > 0 && stateOf({ ...status, jobs }) === "none",
+    can: gallery.can_upgrade, orders: gallery.orders, from: live?.name ?? null, to: gallery.destination,
+  });
 }
 
-export function setCanUpgrade(gallery) {
-  canUpgrade = gallery.can_upgrade;
-  orders = gallery.orders;
+export function setCanUpgrade(now) {
+  gallery = now;
   if (status) offerPlan();
+}
+
+/** Those that run, from the stream of events. */
+export function setJobs(now) {
+  const ended = jobs.length > now.length;
+  jobs = now;
+  if (status) setStatus(status);
+  if (ended && visible) refresh();
 }
 
 export function showUpgrade() {
@@ -81,6 +95,14 @@ const jobNotice = onChange((job) => {
   notice($("upgrade-notice"), job?.error ? `The work stopped: ${job.error}. The server tries again by itself.` : null);
 });
 
+/** Also after a rollback: what the last upgrade showed. */
+function showEvidence(any) {
+  const last = stateOf(status) === "none";
+  $("evidence").hidden = last && !any;
+  $("curve-title").textContent = last ? "Quality along the last upgrade" : "Quality along the way";
+  $("gate-title").textContent = last ? "Gate of the last upgrade" : "Gate";
+}
+
 /** At most one look per EVERY, and one more after the last change. */
 function later() {
   if (!timer) timer = setTimeout(() => { timer = 0; look(); }, EVERY);
@@ -93,15 +115,17 @@ async function look() {
   }
   looking = true;
   try {
-    const open = status && stateOf(status) !== "none";
-    const [points, flips, failures, audit] = await Promise.all([
-      open ? get("/v1/upgrade/curve") : { points: [], baseline: null },
-      open ? get("/v1/upgrade/flips?limit=6") : { flips: [] },
+    const [points, flips, failures, past, audit] = await Promise.all([
+      get("/v1/upgrade/curve"), // of the last one, if none is open
+      get("/v1/upgrade/flips?limit=6"),
       get("/v1/upgrade/failures"),
+      get("/v1/jobs"),
       get("/v1/audit", { quietly: true }).catch((error) => ({ entries: [], refused: error.status === 403 })),
     ]);
     curve(points);
-    drawFlips(flips.flips);
+    drawFlips(flips);
+    drawJobs(past.jobs);
+    showEvidence(points.points.length > 0 || status.gates.length > 0);
     drawFailures(failures.failures, retryFailures);
     drawAudit(audit, look);
   } catch { /* the head of the board says so already; the next event tries again */ }

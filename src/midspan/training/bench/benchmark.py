@@ -10,7 +10,7 @@ from typing import Any
 
 from midspan.errors import RunError
 from midspan.training.bench.plan import Run, make_plan
-from midspan.training.bench.pool import Job, run_jobs
+from midspan.training.bench.pool import BenchJob, run_jobs
 from midspan.training.bench.rows import make_chains, make_rows
 from midspan.training.bench.settings import BenchSettings
 from midspan.training.folders import CONFIG, environment, write_whole
@@ -43,7 +43,7 @@ def bench(
     """
     out = Path(out)
     planned = [
-        Job.of(run, out, metric=settings.metric, exclude_column=settings.exclude_column)
+        BenchJob.of(run, out, metric=settings.metric, exclude_column=settings.exclude_column)
         for run in make_plan(settings)
     ]
     _check_folders(planned)
@@ -72,12 +72,12 @@ def read_results(folder: str | Path) -> dict[str, Any]:
     except (OSError, ValueError, KeyError, TypeError, AssertionError) as error:
         raise RunError(
             f"{folder}: no results of a benchmark there ({error}); they are written by "
-            "`midspan bench … --out FOLDER` when its runs are done"
+            "midspan bench when its runs are done"
         ) from error
     return document
 
 
-def _check_folders(jobs: Sequence[Job]) -> None:
+def _check_folders(jobs: Sequence[BenchJob]) -> None:
     """A folder of other settings is refused before anything is trained."""
     for job in jobs:
         written = job.folder / CONFIG
@@ -89,7 +89,7 @@ def _check_folders(jobs: Sequence[Job]) -> None:
             changed = sorted(now - before) or sorted(before - now)
             raise RunError(
                 f"{job.folder} was made with other settings (now {'; '.join(changed[:3])}); "
-                "choose another --out, or remove that folder to train it again"
+                "choose another `out`, or remove that folder to train it again"
             )
 
 

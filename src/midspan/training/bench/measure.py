@@ -13,7 +13,8 @@ import numpy as np
 from midspan.encoders import load_encoder
 from midspan.errors import DataError
 from midspan.evaluation import backfill_curve, compatibility_matrix, evaluate
-from midspan.spaces import Embeddings, Space
+from midspan.spaces import Embeddings, FloatArray, Space
+from midspan.training.features import embed_items
 from midspan.training.folders import write_whole
 from midspan.training.inputs import Items, read_inputs
 from midspan.training.maps import load_maps
@@ -26,7 +27,7 @@ FRACTIONS = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the backfill, as AdvBCT's evaluato
 
 
 @dataclass(frozen=True)
-class How:
+class MeasureSpec:
     """By which measure; a run that was measured otherwise is measured again, not trained again."""
 
     metric: str
@@ -40,34 +41,41 @@ class How:
         return bool(json.loads(path.read_text(encoding="utf-8")).get("how") == asdict(self))
 
 
-def measure(folder: Path, config: RunConfig, how: How, *, chain: Sequence[Path] = ()) -> None:
+def measure(
+    folder: Path, config: RunConfig, how: MeasureSpec, *, chain: Sequence[Path] = ()
+) -> None:
     """Embed the test items, score them, and write what was found."""
-    test = read_inputs(config).test
+    inputs = read_inputs(config)
+    test, whole = inputs.test, inputs.whole
     if test is None:
         raise DataError(
             "these images have no test split, so nothing can be measured; add a split, or judge "
-            "by classes cut from the training classes with --validation"
+            "by classes cut from the training classes with `validation`"
         )
     if how.exclude_column is not None and how.exclude_column not in test.columns:
         exclude = None
     else:
         exclude = how.exclude_column
-    found: dict[str, Any]
+    results: dict[str, Any]
     if how.kind == "old":
-        found = _old(folder, test, how.metric, exclude)
+        results = _old(folder, test, whole, how.metric, exclude)
     elif how.kind == "chain":
-        found = _chain(chain, test, how.metric, exclude)
+        results = _chain(chain, test, whole, how.metric, exclude)
     else:
         assert config.old is not None
         assert config.old.run is not None
-        found = _new(folder, Path(config.old.run), test, how.metric, exclude)
-    document = {"how": asdict(how), "test_items": len(test), **found}
+        results = _new(
+            folder, Path(config.old.run), test, whole, metric=how.metric, exclude=exclude
+        )
+    document = {"how": asdict(how), "test_items": len(test), **results}
     write_whole(folder / MEASURED, json.dumps(document, indent=1) + "\n")
 
 
-def _old(folder: Path, test: Items, metric: str, exclude: str | None) -> dict[str, Any]:
+def _old(
+    folder: Path, test: Items, whole: Items | None, metric: str, exclude: str | None
+) -> dict[str, Any]:
     """Self, its first hits for the flips of the others, and what random queries would find."""
-    stored = _stored(folder, test)
+    stored = _stored(folder, test, whole)
     own = evaluate(stored, metrics=_both(metric), exclude_column=exclude)
     np.save(folder / HITS, own.per_query[HIT])
     noise = np.random.default_rng(0).normal(size=stored.vectors.shape).astype(np.float32)
@@ -77,26 +85,32 @@ def _old(folder: Path, test: Items, metric: str, exclude: str | None) -> dict[st
 
 
 def _new(
-    folder: Path, old_folder: Path, test: Items, metric: str, exclude: str | None
+    folder: Path,
+    old_folder: Path,
+    test: Items,
+    whole: Items | None,
+    *,
+    metric: str,
+    exclude: str | None,
 ) -> dict[str, Any]:
     """Self, cross in each direction that there is, flips and the backfill curve of the best."""
-    new = load_encoder(folder).embed(test, progress=False)
-    old = _stored(old_folder, test)
+    new = embed_items(load_encoder(folder), test, whole=whole, show_progress=False)
+    old = _stored(old_folder, test, whole)
     before = np.load(old_folder / HITS)
     order = np.random.default_rng(0).permutation(len(new))
-    found: dict[str, dict[str, Any]] = {}
-    for direction, (query, gallery) in _sides(folder, old, new).items():
+    results: dict[str, dict[str, Any]] = {}
+    for direction, (query, gallery, refreshed) in _sides(folder, old, new).items():
         if direction == "backward":  # a mixed gallery would have to hold both spaces
             result = evaluate(
                 query, gallery, metrics=_both(metric), exclude_column=exclude, direct=True
             )
-            found[direction] = {"cross": result.mean(metric), **_flips(before, result.per_query)}
+            results[direction] = {"cross": result.mean(metric), **_flips(before, result.per_query)}
             continue
         # The ends of the curve are cross and self: nothing is searched twice.
         curve = backfill_curve(
             query=query,
             gallery_old=gallery,
-            gallery_new=new,
+            gallery_new=refreshed,
             order=order,
             metric=metric,
             fractions=FRACTIONS,
@@ -104,7 +118,7 @@ def _new(
             exclude_column=exclude,
             direct=True,
         )
-        found[direction] = {
+        results[direction] = {
             "cross": float(curve.values[0]),
             "self": float(curve.values[-1]),
             "negative_flips": float(curve.negative_flips[0]),
@@ -112,18 +126,25 @@ def _new(
             "curve": [float(value) for value in curve.values],
             "area": curve.area_trapezoid,
         }
-    own = next((one["self"] for one in found.values() if "self" in one), None)
+    own = next((one["self"] for one in results.values() if "self" in one), None)
     if own is None:
         own = evaluate(new, metrics=[metric], exclude_column=exclude).mean(metric)
-    return {"self": own, "directions": found}
+    return {"self": own, "directions": results}
 
 
 def _chain(
-    folders: Sequence[Path], test: Items, metric: str, exclude: str | None
+    folders: Sequence[Path],
+    test: Items,
+    whole: Items | None,
+    metric: str,
+    exclude: str | None,
 ) -> dict[str, Any]:
     if not folders:  # an encoder in the middle: the last one measures for all
         return {}
-    vectors = [load_encoder(folder).embed(test, progress=False) for folder in folders]
+    vectors = [
+        embed_items(load_encoder(folder), test, whole=whole, show_progress=False)
+        for folder in folders
+    ]
     matrix = compatibility_matrix(vectors, metric=metric, exclude_column=exclude)
     below = [[float(value) for value in row[: at + 1]] for at, row in enumerate(matrix)]
     return {"matrix": below}
@@ -131,21 +152,45 @@ def _chain(
 
 def _sides(
     folder: Path, old: Embeddings, new: Embeddings
-) -> dict[str, tuple[Embeddings, Embeddings]]:
-    """direction → (queries, old gallery as it is searched)."""
+) -> dict[str, tuple[Embeddings, Embeddings, Embeddings]]:
+    """direction → (queries, old gallery as it is searched, new gallery)."""
     sides = {}
     if old.space.dim == new.space.dim:
-        sides["direct"] = (new, old)
+        sides["direct"] = (new, old, new)
+    elif (dims := new.space.prefix_for(old.space)) is not None:
+        sides["direct"] = by_prefix(new, old, dims=dims)
     maps = load_maps(folder)
     if "forward" in maps:
-        sides["forward"] = (new, maps["forward"].transform(old))
+        sides["forward"] = (new, maps["forward"].transform(old), new)
     if "backward" in maps:
-        sides["backward"] = (maps["backward"].transform(new), old)
+        sides["backward"] = (maps["backward"].transform(new), old, new)
     return sides
 
 
-def _stored(folder: Path, test: Items) -> Embeddings:
-    return OldModel.load(OldSettings(run=str(folder))).embed(test, show_progress=False)
+def by_prefix(
+    new: Embeddings, old: Embeddings, *, dims: int
+) -> tuple[Embeddings, Embeddings, Embeddings]:
+    """(queries, old gallery, new gallery) side by side in dims + D dims of one space.
+
+    A query is (its prefix, all of it), an old row (row, 0), a new row (0, row): the product with
+    an old row is the cosine by the prefix, with a new row the cosine by all dims.
+    """
+    whole, cut = new.normalised().vectors, new.prefix(dims).vectors
+    space = Space("prefix and whole", dims + new.space.dim)
+
+    def placed(like: Embeddings, left: FloatArray, right: FloatArray) -> Embeddings:
+        return Embeddings(like.ids, np.hstack([left, right]), space, like.columns)
+
+    return (
+        placed(new, cut, whole),
+        placed(old, old.normalised().vectors, np.zeros_like(whole[:, : new.space.dim])),
+        placed(new, np.zeros_like(cut), whole),
+    )
+
+
+def _stored(folder: Path, test: Items, whole: Items | None) -> Embeddings:
+    old = OldModel.load(OldSettings(run=str(folder)))
+    return old.embed(test, whole=whole, show_progress=False)
 
 
 def _both(metric: str) -> list[str]:

@@ -184,5 +184,5 @@ def _new_backbone(settings: BenchSettings) -> str:
         return f"{settings.backbone},width={width}"  # half as wide again
     raise ConfigError(
         f"the {LARGER}… cases want another backbone for the new encoder than "
-        f"{settings.backbone!r}: give --new-backbone, e.g. small-resnet,width=24"
+        f"{settings.backbone!r}: give `new_backbone`, e.g. small-resnet,width=24"
     )

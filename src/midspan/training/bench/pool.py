@@ -16,7 +16,7 @@ from typing import Any
 
 from midspan import progress
 from midspan.errors import ConfigError, Interrupted
-from midspan.training.bench.measure import How
+from midspan.training.bench.measure import MeasureSpec
 from midspan.training.bench.plan import Run
 from midspan.training.folders import RunFolder
 from midspan.training.inputs import read_inputs
@@ -27,22 +27,22 @@ LOOK_EVERY = 0.5  # seconds between two looks at the logs
 
 
 @dataclass(frozen=True)
-class Job:
+class BenchJob:
     """A run with its place on disk."""
 
     run: Run
     folder: Path
     config: RunConfig
-    how: How
+    how: MeasureSpec
     chain: tuple[Path, ...]
 
     @classmethod
-    def of(cls, run: Run, out: Path, *, metric: str, exclude_column: str | None) -> Job:
+    def of(cls, run: Run, out: Path, *, metric: str, exclude_column: str | None) -> BenchJob:
         return cls(
             run=run,
             folder=out / "runs" / run.key,
             config=run.config(out),
-            how=How(metric=metric, exclude_column=exclude_column, kind=run.kind),
+            how=MeasureSpec(metric=metric, exclude_column=exclude_column, kind=run.kind),
             chain=tuple((out / "runs" / key).resolve() for key in run.chain),
         )
 
@@ -63,7 +63,7 @@ class Job:
         }
 
 
-def run_jobs(jobs: Sequence[Job], *, at_once: int, show_progress: bool) -> dict[str, str]:
+def run_jobs(jobs: Sequence[BenchJob], *, at_once: int, show_progress: bool) -> dict[str, str]:
     """Do what is not done yet. Returns the reason of each run that failed, by key."""
     waiting = [job for job in jobs if not job.finished]
     if not waiting:
@@ -79,7 +79,7 @@ def run_jobs(jobs: Sequence[Job], *, at_once: int, show_progress: bool) -> dict[
         interruptible() as interrupted,
     ):
         seen = {job.run.key: job.images() for job in waiting}
-        running: dict[Future[Mapping[str, str]], Job] = {}
+        running: dict[Future[Mapping[str, str]], BenchJob] = {}
         stopped = False
         while waiting or running:
             for job in _ready(waiting, unfinished, failed)[: at_once - len(running)]:
@@ -107,15 +107,17 @@ def run_jobs(jobs: Sequence[Job], *, at_once: int, show_progress: bool) -> dict[
     return failed
 
 
-def _ready(waiting: Sequence[Job], unfinished: set[str], failed: Mapping[str, str]) -> list[Job]:
+def _ready(
+    waiting: Sequence[BenchJob], unfinished: set[str], failed: Mapping[str, str]
+) -> list[BenchJob]:
     return [job for job in waiting if not _needs(job) & (unfinished | failed.keys())]
 
 
-def _needs(job: Job) -> set[str]:
+def _needs(job: BenchJob) -> set[str]:
     return set() if job.run.old is None else {job.run.old}
 
 
-def _without_hope(waiting: list[Job], failed: dict[str, str]) -> list[Job]:
+def _without_hope(waiting: list[BenchJob], failed: dict[str, str]) -> list[BenchJob]:
     """Those whose old encoder failed fail with it."""
     for job in waiting:
         for key in _needs(job) & failed.keys():
@@ -123,7 +125,7 @@ def _without_hope(waiting: list[Job], failed: dict[str, str]) -> list[Job]:
     return [job for job in waiting if job.run.key not in failed]
 
 
-def _images_left(jobs: Sequence[Job]) -> dict[str, int]:
+def _images_left(jobs: Sequence[BenchJob]) -> dict[str, int]:
     sizes: dict[str, int] = {}
     left = {}
     for job in jobs:

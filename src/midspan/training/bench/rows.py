@@ -9,7 +9,7 @@ from typing import Any
 
 from midspan.evaluation import gains, is_compatible, p_scores
 from midspan.training.bench.measure import MEASURED
-from midspan.training.bench.pool import Job
+from midspan.training.bench.pool import BenchJob
 from midspan.training.bench.settings import UPPER
 from midspan.training.folders import RunFolder
 
@@ -30,7 +30,7 @@ COLUMNS = (
 )
 
 
-def make_rows(jobs: Sequence[Job]) -> list[dict[str, Any]]:
+def make_rows(jobs: Sequence[BenchJob]) -> list[dict[str, Any]]:
     """Of the finished runs whose old encoder and upper bound are finished too."""
     finished = [job for job in jobs if job.finished]
     measured = {job.run.key: _measured(job) for job in finished}
@@ -48,7 +48,7 @@ def make_rows(jobs: Sequence[Job]) -> list[dict[str, Any]]:
     return rows
 
 
-def _row(job: Job, new: dict[str, Any], old: dict[str, Any], upper: float) -> dict[str, Any]:
+def _row(job: BenchJob, new: dict[str, Any], old: dict[str, Any], upper: float) -> dict[str, Any]:
     directions = new["directions"]
     crosses = {name: one["cross"] for name, one in directions.items()}
     best = max(crosses, key=crosses.__getitem__, default="")  # of its directions, as LCE counts
@@ -88,7 +88,7 @@ def _row(job: Job, new: dict[str, Any], old: dict[str, Any], upper: float) -> di
     return {name: None if _is_nan(value) else value for name, value in row.items()}
 
 
-def make_chains(jobs: Sequence[Job]) -> list[dict[str, Any]]:
+def make_chains(jobs: Sequence[BenchJob]) -> list[dict[str, Any]]:
     """The compatibility matrix of each finished chain: row t, column k ≤ t."""
     return [
         {
@@ -103,7 +103,7 @@ def make_chains(jobs: Sequence[Job]) -> list[dict[str, Any]]:
     ]
 
 
-def _measured(job: Job) -> dict[str, Any]:
+def _measured(job: BenchJob) -> dict[str, Any]:
     document: dict[str, Any] = json.loads((job.folder / MEASURED).read_text(encoding="utf-8"))
     return document
 

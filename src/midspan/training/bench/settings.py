@@ -63,7 +63,7 @@ class BenchSettings:
     def __post_init__(self) -> None:
         parse_metric(self.metric)
         if not self.data:
-            raise ConfigError("--data is missing: say which images the encoders learn from")
+            raise ConfigError("`data` is missing: say which images the encoders learn from")
         for name in self.allocations:
             look_up(CASES, name, what="allocation")
         for name in (*self.methods, *self.methods_of, *self.chain):
@@ -74,8 +74,8 @@ class BenchSettings:
             unable = [name for name in self.methods if name not in ACROSS_DIMS]
             if unable:
                 raise ConfigError(
-                    f"--new-dim {self.new_dim} with old dim {self.dim}: {', '.join(unable)} "
-                    f"compare vectors as they are; give --methods {','.join(ACROSS_DIMS)}"
+                    f"`new_dim` {self.new_dim} with old dim {self.dim}: {', '.join(unable)} "
+                    f"compare vectors as they are; give `methods` {','.join(ACROSS_DIMS)}"
                 )
         names = [data_name(one) for one in self.data]
         if len(set(names)) < len(names):

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from midspan.errors import Interrupted, MidspanError
-from midspan.training.bench.measure import How, measure
+from midspan.training.bench.measure import MeasureSpec, measure
 from midspan.training.run import train
 from midspan.training.settings import RunConfig
 
@@ -25,7 +25,7 @@ from midspan.training.settings import RunConfig
 def work(task: dict[str, Any]) -> dict[str, Any]:
     """Train (if that is not done) and measure (if that is not done); says how it went."""
     folder = Path(task["folder"])
-    how = How(**task["how"])
+    how = MeasureSpec(**task["how"])
     try:
         config = RunConfig.from_dict(task["config"])
         train(config, out=folder, progress=False)

@@ -16,17 +16,31 @@ import numpy as np
 
 from midspan import progress
 from midspan.errors import SpaceMismatch
-from midspan.gallery import Entry, Gallery, Item
+from midspan.gallery import AuditEvent, Gallery, Item
 from midspan.spaces import Embeddings, Space
-from midspan.upgrade.backfill import IDLE, QUICK, TELL_EVERY, check_run, map_leftovers
-from midspan.upgrade.cluster.actor import Card, Make
+from midspan.upgrade.backfill import (
+    IDLE,
+    QUICK,
+    TELL_EVERY,
+    check_run,
+    items_between_checks,
+    map_leftovers,
+)
+from midspan.upgrade.cluster.actor import (
+    DEADLY,
+    BatchResult,
+    LostWorker,
+    Make,
+    WorkerInfo,
+    check_sight,
+)
 from midspan.upgrade.cluster.connect import Workers, connected
 from midspan.upgrade.cluster.pool import Pack, Pool
-from midspan.upgrade.cluster.results import DEADLY, Done, Lost, check_sight
 from midspan.upgrade.embed import Embedded
-from midspan.upgrade.gate import GateResult
-from midspan.upgrade.steps import judged_by, tidy
+from midspan.upgrade.finish import tidy
+from midspan.upgrade.shadow import judged_by
 from midspan.upgrade.throttle import Latency, Throttle
+from midspan.upgrade.verdicts import GateResult
 from midspan.upgrade.worker import Report, Settings, Stopped, Worker
 
 BRIEF = 0.02  # seconds to wait for results when the throttle decides how long to rest
@@ -55,7 +69,7 @@ def run_on_cluster(
     max_rate: float | None = None,
     latency: Latency | None = None,
     check: Callable[[], GateResult] | None = None,
-    check_every: int = 1000,
+    check_every: int | None = None,
     settings: Settings | None = None,
     show: bool = False,
 ) -> ClusterReport:
@@ -67,9 +81,10 @@ def run_on_cluster(
     """
     settings = settings or Settings()
     target = check_run(gallery, limit=limit, check_every=check_every, settings=settings)
+    check_every = check_every or items_between_checks(gallery)
     throttle = Throttle(max_rate=max_rate, latency=latency)
     map_leftovers(gallery)
-    shift = _Shift(
+    shift = _ClusterLoop(
         gallery,
         target,
         settings,
@@ -82,6 +97,7 @@ def run_on_cluster(
     )
     try:
         with (
+            shift.worker.renewing_leases(),
             connected(workers.address) as ray,
             Pool(
                 ray, make, workers=workers, welcome=shift.welcome, note=shift.note, pack=pack
@@ -105,7 +121,7 @@ def run_on_cluster(
     )
 
 
-class _Shift:
+class _ClusterLoop:
     """From the first batch to the reason to stop."""
 
     def __init__(
@@ -136,7 +152,7 @@ class _Shift:
         while not pool.ready and self.worker.must_stop() is None:
             pool.take(wait=IDLE)
         self.worker = self._begun()  # loading is no part of its rate, as in the local run
-        total = self.worker.store.count().pending
+        total = self.worker.gallery.count().pending
         with progress.bar("backfill", total=total, unit="items", show=self.show) as done:
             while (why := self.worker.must_stop()) is None:
                 why = self._fill(pool)
@@ -155,6 +171,8 @@ class _Shift:
             room = self.size if self.limit is None else self._left(pool)
             if room <= 0:
                 return "limit"
+            if self.check is not None:
+                room = min(room, self.check_every)
             self.throttle.wait(lambda: self.worker.must_stop() is None)
             tasks = self.worker.claim(self.throttle.batch(min(room, self.size)))
             if not tasks:
@@ -169,7 +187,7 @@ class _Shift:
         assert self.limit is not None
         return self.limit - self.worker.done - pool.items
 
-    def _write(self, came: list[Done], done: Callable[[int], None]) -> None:
+    def _write(self, came: list[BatchResult], done: Callable[[int], None]) -> None:
         for batch in came:
             before = self.worker.done
             self.worker.write(batch.tasks, self._made(batch))
@@ -180,7 +198,7 @@ class _Shift:
                 self.checked = self.worker.done
                 judged_by(self.gallery, self.check())
 
-    def _made(self, batch: Done) -> Embedded:
+    def _made(self, batch: BatchResult) -> Embedded:
         if batch.embedded is None:
             (task,) = batch.tasks
             return _killed(task.item, self.target)
@@ -204,19 +222,19 @@ class _Shift:
             self._write(pool.take(wait=IDLE), done)
             pool.forget_unsent()
 
-    def welcome(self, card: Card) -> None:
+    def welcome(self, card: WorkerInfo) -> None:
         if not card.space.same_as(self.target):
             raise SpaceMismatch(
                 f"the encoder on {card.host} makes vectors in {card.space}; the upgrade of "
                 f"{self.gallery.location} leads to {self.target}: use that encoder"
             )
 
-    def note(self, lost: Lost) -> None:
+    def note(self, lost: LostWorker) -> None:
         """In the audit trail, for those who ask later why it took longer."""
         self.sent_again += lost.items
         details = {"host": lost.host, "node": lost.node, "why": lost.why, "sent_again": lost.items}
-        entry = Entry(who=self.gallery.who, what="upgrade worker lost", details=details)
-        self.worker.store.record(entry)
+        entry = AuditEvent(who=self.gallery.who, what="upgrade worker lost", details=details)
+        self.worker.gallery.record(entry)
         if self.show:
             print(lost, file=sys.stderr)
 

@@ -53,7 +53,7 @@ def ray_module() -> Any:
     except ModuleNotFoundError as error:
         if error.name != "ray":
             raise
-        raise MissingDependency("ray", extra="ray", wanted_for="work on a cluster") from error
+        raise MissingDependency("ray", extra="ray", required_for="work on a cluster") from error
     return ray
 
 
@@ -87,10 +87,10 @@ def _knock(address: str) -> None:
         return
     if address == "auto":
         address = _last_cluster()
-    found = _ADDRESS.fullmatch(address)
-    if found is None:
+    match = _ADDRESS.fullmatch(address)
+    if match is None:
         raise ConfigError(f"{address!r} is no address of a Ray cluster; wanted {ADDRESSES}")
-    host, port = found["host"].strip("[]"), int(found["port"])
+    host, port = match["host"].strip("[]"), int(match["port"])
     try:
         socket.create_connection((host, port), timeout=REACHABLE).close()
     except (OSError, OverflowError) as error:

@@ -9,10 +9,16 @@ from midspan import progress
 from midspan.errors import DataError, ImageError, SpaceMismatch
 from midspan.gallery import Item, Task
 from midspan.spaces import Embeddings, Space
-from midspan.upgrade.cluster.actor import Card, Make
+from midspan.upgrade.cluster.actor import (
+    DEADLY,
+    BatchResult,
+    LostWorker,
+    Make,
+    WorkerInfo,
+    check_sight,
+)
 from midspan.upgrade.cluster.connect import Workers, connected
 from midspan.upgrade.cluster.pool import Pack, Pool
-from midspan.upgrade.cluster.results import DEADLY, Done, Lost, check_sight
 
 WAIT = 0.2  # seconds between looks at workers that load
 
@@ -65,7 +71,7 @@ class _Embedding:
         self.space: Space | None = None
         self.parts: list[Embeddings] = []
 
-    def welcome(self, card: Card) -> None:
+    def welcome(self, card: WorkerInfo) -> None:
         """All workers must make vectors of one space: of an encoder that they load by name, too."""
         if self.space is None:
             self.space = card.space
@@ -75,19 +81,19 @@ class _Embedding:
                 f"{self.space}: the nodes have different weights under one name"
             )
 
-    def note(self, lost: Lost) -> None:
+    def note(self, lost: LostWorker) -> None:
         if self.show:
             print(lost, file=sys.stderr)
 
-    def keep(self, came: Done) -> None:
-        made = came.embedded
-        if made is None:
+    def keep(self, came: BatchResult) -> None:
+        embedded = came.embedded
+        if embedded is None:
             self._failed({task.item.id: DEADLY for task in came.tasks})
             return
         if self.seen_here is not None:
             check_sight(came, self.seen_here)
-        self._failed({**made.failed, **made.hopeless})
-        self.parts.append(made.vectors)
+        self._failed({**embedded.failed, **embedded.hopeless})
+        self.parts.append(embedded.vectors)
 
     def _failed(self, reasons: Mapping[str, str]) -> None:
         for id, why in reasons.items():

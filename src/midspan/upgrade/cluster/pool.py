@@ -18,31 +18,39 @@ from typing import Any, Self
 from midspan import __version__
 from midspan.errors import ClusterError, MidspanError
 from midspan.gallery import Task
-from midspan.upgrade.cluster.actor import Card, Embedder, Made, Make, Parcel, Refused
+from midspan.upgrade.cluster.actor import (
+    Batch,
+    BatchResult,
+    EmbeddedBatch,
+    Embedder,
+    LostWorker,
+    Make,
+    WorkerError,
+    WorkerInfo,
+)
 from midspan.upgrade.cluster.connect import Workers
-from midspan.upgrade.cluster.results import Done, Lost
 
 DEATHS = 3  # of workers that had an item; if one more dies that had nothing else, it is the item
 IN_A_ROW = 20  # workers lost, beside one for each place, while not one batch came back
 
-Pack = Callable[[Sequence[Task]], Parcel]
+Pack = Callable[[Sequence[Task]], Batch]
 
 
 @dataclass(eq=False, slots=True)
-class _Job:
+class _SentBatch:
     tasks: Sequence[Task]
     deaths: int = 0
     sent: float = 0.0
 
 
 @dataclass(eq=False, slots=True)
-class _Place:
+class _WorkerSlot:
     """Room for one worker on the cluster; who has it may change."""
 
     actor: Any
     loading: Any | None  # until its encoder is loaded
-    card: Card | None = None
-    jobs: dict[Any, _Job] = field(default_factory=dict)  # by the promise of their result
+    card: WorkerInfo | None = None
+    jobs: dict[Any, _SentBatch] = field(default_factory=dict)  # by the promise of their result
 
 
 class Pool:
@@ -54,8 +62,8 @@ class Pool:
         make: Make,
         *,
         workers: Workers,
-        welcome: Callable[[Card], None],
-        note: Callable[[Lost], None],
+        welcome: Callable[[WorkerInfo], None],
+        note: Callable[[LostWorker], None],
         pack: Pack | None = None,
     ) -> None:
         """welcome: sees each new worker before its first batch, and may raise. note: each loss."""
@@ -72,8 +80,8 @@ class Pool:
             scheduling_strategy="SPREAD",
         )
         self._wants = f"{workers.cpus:g} CPU and {gpus:g} GPU"
-        self._places: list[_Place] = []
-        self._queue: deque[_Job] = deque()  # lost ones, which come first
+        self._places: list[_WorkerSlot] = []
+        self._queue: deque[_SentBatch] = deque()  # lost ones, which come first
         self._in_a_row = 0
         self._alive = time.monotonic()  # when some worker was last ready
         self.nodes: set[str] = set()
@@ -115,10 +123,10 @@ class Pool:
         return sum(self._free(place) for place in self._places)
 
     def give(self, tasks: Sequence[Task]) -> None:
-        self._queue.append(_Job(tasks))
+        self._queue.append(_SentBatch(tasks))
         self._send()
 
-    def take(self, *, wait: float) -> list[Done]:
+    def take(self, *, wait: float) -> list[BatchResult]:
         """What came back, after so many seconds at most; nothing may have."""
         self._send()
         promises = self._promises()
@@ -142,17 +150,17 @@ class Pool:
 
     def _hire(self) -> None:
         actor = self._actor.remote()
-        self._places.append(_Place(actor, loading=actor.load.remote(self._make)))
+        self._places.append(_WorkerSlot(actor, loading=actor.load.remote(self._make)))
 
-    def _promises(self) -> dict[Any, _Place]:
-        found: dict[Any, _Place] = {}
+    def _promises(self) -> dict[Any, _WorkerSlot]:
+        by_promise: dict[Any, _WorkerSlot] = {}
         for place in self._places:
             if place.loading is not None:
-                found[place.loading] = place
-            found.update(dict.fromkeys(place.jobs, place))
-        return found
+                by_promise[place.loading] = place
+            by_promise.update(dict.fromkeys(place.jobs, place))
+        return by_promise
 
-    def _collect(self, promise: Any, place: _Place) -> list[Done]:
+    def _collect(self, promise: Any, place: _WorkerSlot) -> list[BatchResult]:
         if place not in self._places:
             return []  # its worker was lost a moment ago, by another promise
         try:
@@ -167,19 +175,19 @@ class Pool:
                     f"extras that the encoder needs: {_last_line(error)}"
                 ) from error
             return self._lose(place, why=_first_line(error))
-        if isinstance(came, Refused):
+        if isinstance(came, WorkerError):
             raise _as_error(came, host=place.card.host if place.card else "")
-        if isinstance(came, Card):
+        if isinstance(came, WorkerInfo):
             self._start(place, came)
             return []
-        assert isinstance(came, Made)
+        assert isinstance(came, EmbeddedBatch)
         assert place.card is not None
         job = place.jobs.pop(promise)
         self._in_a_row = 0
         self._alive = time.monotonic()
-        return [Done(job.tasks, came.embedded, came.seconds, place.card.host)]
+        return [BatchResult(job.tasks, came.embedded, came.seconds, place.card.host)]
 
-    def _start(self, place: _Place, card: Card) -> None:
+    def _start(self, place: _WorkerSlot, card: WorkerInfo) -> None:
         if card.version != __version__:
             raise ClusterError(
                 f"the worker on {card.host} has midspan {card.version}, this is {__version__}; "
@@ -190,22 +198,22 @@ class Pool:
         self._alive = time.monotonic()
         self.nodes.add(card.node)
 
-    def _lose(self, place: _Place, *, why: str) -> list[Done]:
+    def _lose(self, place: _WorkerSlot, *, why: str) -> list[BatchResult]:
         """Its batches go to the front; another worker is asked for in its place."""
         self._ray.kill(place.actor)  # it may be alive behind a broken connection
         self._places.remove(place)
-        jobs, given_up = list(place.jobs.values()), list[Done]()
+        jobs, given_up = list(place.jobs.values()), list[BatchResult]()
         host = place.card.host if place.card else ""
         for job in reversed(jobs):
             job.deaths += 1
             if len(job.tasks) == 1 and job.deaths > DEATHS:
-                given_up.append(Done(job.tasks, None, 0.0, host))
+                given_up.append(BatchResult(job.tasks, None, 0.0, host))
             else:
                 self._queue.extendleft(reversed(_halves(job)))
         self.lost += 1
         self._in_a_row += 1
         node = place.card.node if place.card else ""
-        self._note(Lost(host, node, why, sum(len(job.tasks) for job in jobs)))
+        self._note(LostWorker(host, node, why, sum(len(job.tasks) for job in jobs)))
         if self._in_a_row > IN_A_ROW + len(self._places):
             raise ClusterError(
                 f"{self._in_a_row} workers were lost one after another and not one batch came "
@@ -214,7 +222,7 @@ class Pool:
         self._hire()
         return given_up
 
-    def _give_up_on_the_stuck(self) -> list[Done]:
+    def _give_up_on_the_stuck(self) -> list[BatchResult]:
         late = time.monotonic() - self._settings.stuck
         stuck = [
             place for place in self._places if any(job.sent < late for job in place.jobs.values())
@@ -229,12 +237,12 @@ class Pool:
             raise ClusterError(
                 f"no worker was ready within {self._settings.patience:g} s: each wants "
                 f"{self._wants}, and the cluster has {_resources(self._ray)} (`ray status` says "
-                "what is taken); ask for less (--gpus-per-worker), or add nodes"
+                "what is taken); ask for less (`gpus`), or add nodes"
             )
 
     # ---- batches go out
 
-    def _free(self, place: _Place) -> int:
+    def _free(self, place: _WorkerSlot) -> int:
         if place.card is None or any(job.deaths for job in place.jobs.values()):
             return 0  # whoever may have killed a worker is alone
         return self._settings.ahead - len(place.jobs)
@@ -255,15 +263,15 @@ class Pool:
             place.jobs[place.actor.work.remote(self._pack(job.tasks))] = job
 
 
-def _plain(tasks: Sequence[Task]) -> Parcel:
-    return Parcel(tuple(task.item for task in tasks))
+def _plain(tasks: Sequence[Task]) -> Batch:
+    return Batch(tuple(task.item for task in tasks))
 
 
-def _halves(job: _Job) -> list[_Job]:
+def _halves(job: _SentBatch) -> list[_SentBatch]:
     if len(job.tasks) == 1:
         return [job]
     middle = (len(job.tasks) + 1) // 2
-    return [_Job(part, job.deaths) for part in (job.tasks[:middle], job.tasks[middle:])]
+    return [_SentBatch(part, job.deaths) for part in (job.tasks[:middle], job.tasks[middle:])]
 
 
 def _share(ray: Any, workers: Workers) -> tuple[float, int]:
@@ -282,7 +290,7 @@ def _resources(ray: Any) -> str:
     return f"{has.get('CPU', 0):g} CPU and {has.get('GPU', 0):g} GPU on {nodes} nodes"
 
 
-def _as_error(came: Refused, *, host: str) -> MidspanError:
+def _as_error(came: WorkerError, *, host: str) -> MidspanError:
     """The worker's own error, with the name of its machine."""
     error = came.kind.__new__(came.kind)
     error.args = (f"{came.message} (on the worker {host})" if host else came.message,)

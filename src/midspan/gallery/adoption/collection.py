@@ -1,0 +1,394 @@
+"""A collection of an application on a vector server: what a gallery needs to read it in place.
+
+Servers have no triggers. The catalogue's table `adopted` says which row of the gallery is which key
+of the collection, with a digest of its vector and address; a reconcile pass compares them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import time
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+import numpy as np
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+    delete,
+    func,
+    insert,
+    quoted_name,
+    select,
+    update,
+)
+
+from midspan import progress
+from midspan.errors import GalleryError, ItemError
+from midspan.gallery.adoption.binding import SETTING
+from midspan.gallery.adoption.files import VectorBatch
+from midspan.gallery.adoption.load import survey_file
+from midspan.gallery.adoption.survey import Reconciled, Survey
+from midspan.gallery.catalogue import items, outbox, work
+from midspan.gallery.catalogue.catalogue import Catalogue
+from midspan.gallery.engines import engine_class
+from midspan.gallery.filters import Filter
+from midspan.gallery.gallery import Gallery
+from midspan.gallery.location import parse_location
+from midspan.gallery.records import AuditEvent, Draft, whoever
+from midspan.spaces import FloatArray, Metric, Space
+
+if TYPE_CHECKING:
+    from midspan.gallery.adoption.collection_engine import CollectionEngine
+    from midspan.gallery.catalogue.tables import Tables
+    from midspan.gallery.location import Location
+
+FIRST = 1  # the number of a gallery's first space: the application's vectors
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionBinding:
+    """`vector`: the name of its vectors, "" if they have none. `number`: of their space."""
+
+    collection: str
+    vector: str
+    number: int
+    uri: str | None = None
+    payload: tuple[str, ...] = ()
+    watermark: str | None = None  # a number in the payload that grows with each write
+
+    @property
+    def shown(self) -> str:
+        return f"collection {self.collection}"
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), sort_keys=True, ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        raw: dict[str, Any] = json.loads(text)
+        raw["payload"] = tuple(raw["payload"])
+        return cls(**raw)
+
+
+@dataclass(frozen=True, slots=True)
+class NearestPoints:
+    """What a server found: keys, vectors, and the score of the last; None if that is all."""
+
+    keys: list[str]
+    vectors: FloatArray  # (n, D)
+    cut: float | None
+
+
+class ForeignCollection(Protocol):
+    """One class for each kind of server; reads only."""
+
+    shown: str
+    rows: int
+    dim: int
+    metric: Metric | None
+    space: Space | None
+
+    def parts(self, size: int, *, since: float | None = None) -> Iterator[VectorBatch]:
+        """All points, or those whose watermark is at least so much."""
+        ...
+
+    def fetch(self, keys: Sequence[str]) -> tuple[list[str], FloatArray]: ...
+
+    def search(
+        self, query: FloatArray, *, limit: int, filter: Filter | None, exact: bool
+    ) -> NearestPoints:
+        """May pass more than the filter does, never less."""
+        ...
+
+    def watermark(self) -> float | None:
+        """The highest there is; None if the collection has none."""
+        ...
+
+    def index(self) -> str | None:
+        """The kind of its index, if it has one."""
+        ...
+
+    def close(self) -> None: ...
+
+
+def open_collection(location: Location, binding: CollectionBinding) -> ForeignCollection:
+    """On the server of the gallery's own vectors."""
+    if location.scheme.partition("+")[0] == "qdrant":
+        from midspan.gallery.adoption.server_collections import QdrantCollection
+
+        return QdrantCollection(location, binding)
+    if location.scheme.partition("+")[0] == "milvus":
+        from midspan.gallery.adoption.server_collections import MilvusCollection
+
+        return MilvusCollection(location, binding)
+    raise GalleryError(
+        f"{location.shown}: collections are adopted in place in Qdrant and Milvus; expected "
+        "qdrant://HOST/NAME?catalogue=… or milvus://…"
+    )
+
+
+def link_table(tables: Tables) -> Table:
+    big = BigInteger().with_variant(Integer(), "sqlite")
+    return Table(
+        f"{tables.prefix}adopted",
+        MetaData(),
+        Column(quoted_name("row", True), big, primary_key=True, autoincrement=False),
+        Column("key", Text, nullable=False, unique=True),
+        Column("digest", Text, nullable=False),
+        Column("seen", big, nullable=False),  # the last pass that found it
+    )
+
+
+def digest_of(vector: FloatArray, uri: str | None) -> str:
+    """Of the image and its vector: what a new vector is made from."""
+    digest = hashlib.blake2b(vector.tobytes(), digest_size=16)
+    digest.update(b"\0" if uri is None else b"\1" + uri.encode())
+    return digest.hexdigest()
+
+
+def only(payload: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
+    return {name: payload[name] for name in names if payload.get(name) is not None}
+
+
+# ---- adopt a collection on a vector server, keep up with it by passes over it, and let go of it --
+
+PART = 1000  # points compared in one transaction
+SINCE = "adopted_since"  # setting: up to which watermark everything is known
+
+
+def survey_collection(location: str, binding: CollectionBinding) -> Survey:
+    """Reads every point; writes nothing."""
+    import dataclasses
+
+    with contextlib.closing(open_collection(parse_location(location), binding)) as source:
+        survey = survey_file(source, metric=source.metric)
+        return dataclasses.replace(
+            survey, in_place=True, index=source.index(), metric_from="of the collection"
+        )
+
+
+def adopt_collection(
+    location: str,
+    binding: CollectionBinding,
+    *,
+    space_name: str,
+    space: Space | None = None,
+    who: str | None = None,
+    show: bool = False,
+) -> Gallery:
+    """A gallery over this collection; the catalogue is a file or PostgreSQL."""
+    place = parse_location(location)
+    with contextlib.closing(open_collection(place, binding)) as source:
+        metric: Metric = source.metric or "cosine"
+        adopted = space or Space(name=space_name, dim=source.dim, metric=metric)
+        if (adopted.dim, adopted.metric) != (source.dim, metric):
+            raise GalleryError(
+                f"{place.shown}: {adopted} has {adopted.dim} dimensions by {adopted.metric}, "
+                f"{binding.shown} {source.dim} by {metric}; name the encoder of these vectors"
+            )
+    details = {"space": adopted.fingerprint, "collection": binding.collection}
+    event = AuditEvent(who=who or whoever(), what="adopt", details=details)
+    with Catalogue.creating(place.catalogue, adopted, shown=place.shown) as catalogue:
+        kind = engine_class(place.scheme)
+        with contextlib.closing(kind.create(place, catalogue)) as engine:
+            recorded = dict(engine.recorded)
+        link = link_table(catalogue.tables)
+        catalogue.first_write(
+            adopted,
+            event=event,
+            settings={"engine": place.scheme, **recorded, SETTING: binding.to_json()},
+            then=link.metadata.create_all,
+        )
+    gallery = Gallery.open(location, who=who)
+    try:
+        reconcile_collection(gallery, show=show)
+    except BaseException:
+        gallery.close()
+        raise
+    return gallery
+
+
+def reconcile_collection(gallery: Gallery, *, show: bool = False) -> Reconciled:
+    """Compare every point with the gallery, and mend what differs; what was deleted goes too."""
+    engine, catalogue = engine_of(gallery), gallery._session.catalogue
+    mark = engine.source.watermark()
+    link, done = link_table(catalogue.tables), Reconciled()
+    with catalogue.reading() as connection:
+        last = connection.execute(select(func.max(link.c.seen))).scalar_one()
+    number = max(_moment(), (last or 0) + 1)  # of this pass
+    with progress.bar("reconcile", total=engine.source.rows, unit="points", show=show) as moved:
+        for part in engine.source.parts(PART):
+            done += apply(catalogue, engine.binding, part, seen=number)
+            moved(len(part.ids))
+    while True:
+        removed = catalogue.write(lambda connection: _remove_unseen(connection, catalogue, number))
+        if not removed:
+            break
+        done += Reconciled(removed=removed)
+    if mark is not None:
+        _note_mark(gallery, mark)
+    gallery._session.queue.drain()
+    gallery._session.maintenance.wrote()
+    return done
+
+
+def catch_up(catalogue: Catalogue, engine: CollectionEngine) -> Reconciled:
+    """What was written since the last look, by the watermark; nothing without one."""
+    since = catalogue.settings().get(SINCE)
+    done = Reconciled()
+    if engine.binding.watermark is None or since is None:
+        return done
+    for part in engine.source.parts(PART, since=float(since)):
+        done += apply(catalogue, engine.binding, part, seen=_moment())
+    return done
+
+
+def detach_collection(gallery: Gallery) -> None:
+    """Remove the gallery's own collections and its catalogue; closes it."""
+    from midspan.gallery.catalogue.database import version_table
+
+    engine, session = engine_of(gallery), gallery._session
+    catalogue, path = session.catalogue, session.catalogue.path
+    session.maintenance.stop()
+    for number in catalogue.snapshot().spaces:
+        engine.drop_space(number)
+    if path is None:
+
+        def write(connection: Connection) -> None:
+            link_table(catalogue.tables).metadata.drop_all(connection)
+            catalogue.tables.metadata.drop_all(connection, checkfirst=False)
+            connection.exec_driver_sql(f'DROP TABLE "{version_table(catalogue.tables)}"')
+
+        catalogue.write(write, exclusive=True)
+    gallery.close()
+    if path is not None:
+        for suffix in ("", "-wal", "-shm"):
+            path.with_name(path.name + suffix).unlink(missing_ok=True)
+
+
+def engine_of(gallery: Gallery) -> CollectionEngine:
+    from midspan.gallery.adoption.collection_engine import CollectionEngine
+
+    engine = gallery._session.engine
+    if not isinstance(engine, CollectionEngine):
+        raise GalleryError(f"{gallery.location} has not adopted a collection")
+    return engine
+
+
+def _moment() -> int:
+    """Milliseconds: what is noted during a pass is newer than its beginning, and stays."""
+    return int(time.time() * 1000)
+
+
+def _note_mark(gallery: Gallery, mark: float) -> None:
+    event = AuditEvent(who=gallery.who, what="reconcile", details={"watermark": mark})
+    gallery.set_setting(SINCE, repr(mark), event=event)
+
+
+# ---- one part, one transaction -------------------------------------------------------------------
+
+
+def apply(
+    catalogue: Catalogue, binding: CollectionBinding, part: VectorBatch, *, seen: int
+) -> Reconciled:
+    """Make the gallery equal to these points. Ids that no gallery can keep are passed over."""
+    drafts, digests, places = dict[str, Draft](), dict[str, str](), dict[str, int]()
+    for place, key in enumerate(part.ids):
+        uri = None if part.uris is None else part.uris[place]
+        payload = {} if part.payloads is None else part.payloads[place]
+        with contextlib.suppress(ItemError):
+            drafts[key] = Draft(id=key, uri=uri, payload=payload)
+            digests[key], places[key] = digest_of(part.vectors[place], uri), place
+    norms = np.einsum("nd,nd->n", part.vectors, part.vectors, dtype=np.float64)
+    usable = np.isfinite(norms) & (norms > 0)
+
+    def write(connection: Connection) -> Reconciled:
+        tables, link = catalogue.tables, link_table(catalogue.tables)
+        known = {
+            key: (row, digest)
+            for key, row, digest in connection.execute(
+                select(link.c.key, link.c.row, link.c.digest).where(
+                    items.one_of(tables, link.c.key, list(drafts))
+                )
+            )
+        }
+        texts = items.payload_texts(connection, tables, [row for row, _ in known.values()])
+        fresh = [key for key in drafts if key not in known]
+        replaced = [key for key in known if known[key][1] != digests[key]]
+        annotated = {
+            known[key][0]: drafts[key].json
+            for key in known.keys() - set(replaced)
+            if items.parse(texts[known[key][0]][0]) != drafts[key].payload
+        }
+        sequence = catalogue.advance(connection)
+        moved = [*fresh, *replaced]
+        if moved:
+            rows = _rewrite(connection, catalogue, [drafts[key] for key in moved], sequence)
+            connection.execute(delete(link).where(items.one_of(tables, link.c.key, moved)))
+            connection.execute(
+                insert(link),
+                [
+                    {"row": rows[key], "key": key, "digest": digests[key], "seen": seen}
+                    for key in moved
+                ],
+            )
+            old = [rows[key] for key in moved if usable[places[key]]]
+            if binding.number in catalogue.read(connection).spaces:
+                items.insert_stored(connection, tables, binding.number, old)
+            _list_work(connection, catalogue, list(rows.values()))
+        if annotated:
+            items.set_payloads(connection, tables, annotated, now=time.time(), sequence=sequence)
+            outbox.add(connection, tables, "payload", annotated)
+        connection.execute(
+            update(link).where(items.one_of(tables, link.c.key, list(drafts))).values(seen=seen)
+        )
+        return Reconciled(len(fresh), len(replaced), len(annotated), 0)
+
+    return catalogue.write(write)
+
+
+def _rewrite(
+    connection: Connection, catalogue: Catalogue, drafts: Sequence[Draft], sequence: int
+) -> dict[str, int]:
+    """New rows for these items; the vectors of the former ones are noted for removal."""
+    tables = catalogue.tables
+    before = items.find(connection, tables, [draft.id for draft in drafts], lock=True)
+    taken = catalogue.take_rows(connection, len(drafts))
+    rows = {draft.id: row for draft, row in zip(drafts, taken, strict=True)}
+    items.insert_items(
+        connection, tables, drafts, rows=rows, before=before, now=time.time(), sequence=sequence
+    )
+    outbox.add(connection, tables, "delete", [known.row for known in before.values()])
+    return rows
+
+
+def _list_work(connection: Connection, catalogue: Catalogue, rows: list[int]) -> None:
+    snapshot, tables = catalogue.read(connection), catalogue.tables
+    if snapshot.state.target is None:
+        return
+    number = snapshot.numbers[snapshot.state.target]
+    having = {row for _, row in items.presence(connection, tables, [number], rows)}
+    work.add(connection, tables, [row for row in rows if row not in having])
+
+
+def _remove_unseen(connection: Connection, catalogue: Catalogue, number: int) -> int:
+    """Keys that a whole pass did not find; some at a time."""
+    tables, link = catalogue.tables, link_table(catalogue.tables)
+    rows = list(
+        connection.execute(select(link.c.row).where(link.c.seen < number).limit(PART)).scalars()
+    )
+    if rows:
+        items.remove_rows(connection, tables, rows)
+        connection.execute(delete(link).where(items.one_of(tables, link.c.row, rows)))
+        outbox.add(connection, tables, "delete", rows)
+        catalogue.advance(connection)
+    return len(rows)

@@ -1,0 +1,375 @@
+"""Collections of an application on a vector server, Qdrant or Milvus: read, never written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from midspan.errors import GalleryError
+from midspan.gallery.adoption.collection import CollectionBinding, NearestPoints, only
+from midspan.gallery.adoption.files import VectorBatch
+from midspan.gallery.engines.milvus_connection import SECONDS, MilvusConnection
+from midspan.gallery.engines.milvus_location import milvus_location
+from midspan.gallery.engines.qdrant_connection import (
+    QDRANT,
+    QdrantConnection,
+    compare,
+    qdrant_location,
+)
+from midspan.gallery.engines.remote import FilterDialect, translate
+from midspan.gallery.filters import Filter, Path, Scalar
+from midspan.gallery.location import Location
+from midspan.spaces import FloatArray, Metric, Space
+
+QDRANT_METRICS: dict[str, Metric] = {"Cosine": "cosine", "Dot": "dot", "Euclid": "l2"}
+PAGE = 1000  # points in one answer
+
+
+class QdrantCollection:
+    space: Space | None = None
+
+    def __init__(self, location: Location, binding: CollectionBinding) -> None:
+        self._binding, self._name = binding, binding.collection
+        self._server = QdrantConnection(qdrant_location(location), shown=location.shown)
+        try:
+            params = self._params()
+        except BaseException:
+            self._server.close()
+            raise
+        self.shown = f"{location.shown}: collection {self._name}"
+        self.dim = int(params.size)
+        self.metric: Metric | None = QDRANT_METRICS[params.distance.value]
+        with self._server.errors():
+            self.rows = int(self._server.client.count(self._name, exact=True).count)
+
+    def _params(self) -> Any:
+        client, shown = self._server.client, self._server.shown
+        with self._server.errors():
+            if not client.collection_exists(self._name):
+                raise GalleryError(f"{shown}: there is no collection {self._name!r}")
+            vectors = client.get_collection(self._name).config.params.vectors
+        named = vectors if isinstance(vectors, dict) else {"": vectors}
+        chosen = self._binding.vector
+        if chosen not in named:
+            there = ", ".join(repr(name) for name in named) or "none"
+            raise GalleryError(
+                f"{shown}: collection {self._name!r} has the vectors {there}, not {chosen!r}; "
+                "choose one with `vector_name`"
+            )
+        params = named[chosen]
+        if getattr(params, "multivector_config", None) is not None:
+            raise GalleryError(
+                f"{shown}: the vectors {chosen!r} are several for each point; expected one"
+            )
+        if params.distance.value not in QDRANT_METRICS:
+            raise GalleryError(
+                f"{shown}: compared by {params.distance.value}; "
+                f"expected {', '.join(QDRANT_METRICS)}"
+            )
+        return params
+
+    def close(self) -> None:
+        self._server.close()
+
+    def parts(self, size: int, *, since: float | None = None) -> Iterator[VectorBatch]:
+        after: Any = None
+        where = None if since is None else self._since(since)
+        while True:
+            with self._server.errors():
+                points, after = self._server.client.scroll(
+                    self._name,
+                    scroll_filter=where,
+                    offset=after,
+                    limit=min(size, PAGE),
+                    with_payload=self._fields(),
+                    with_vectors=self._with_vectors(),
+                )
+            if points:
+                yield self._part(points)
+            if after is None:
+                return
+
+    def _part(self, points: Sequence[Any]) -> VectorBatch:
+        binding = self._binding
+        payloads = [point.payload or {} for point in points]
+        uris = None
+        if binding.uri is not None:
+            values = [payload.get(binding.uri) for payload in payloads]
+            uris = [None if value is None else str(value) for value in values]
+        return VectorBatch(
+            [str(point.id) for point in points],
+            self._vectors(points),
+            uris,
+            [only(payload, binding.payload) for payload in payloads],
+        )
+
+    def fetch(self, keys: Sequence[str]) -> tuple[list[str], FloatArray]:
+        points: list[Any] = []
+        for start in range(0, len(keys), PAGE):
+            some = [_qdrant_id(key) for key in keys[start : start + PAGE]]
+            with self._server.errors():
+                points += self._server.client.retrieve(
+                    self._name, some, with_payload=False, with_vectors=self._with_vectors()
+                )
+        return [str(point.id) for point in points], self._vectors(points)
+
+    def search(
+        self, query: FloatArray, *, limit: int, filter: Filter | None, exact: bool
+    ) -> NearestPoints:
+        from qdrant_client import models
+
+        where = None if filter is None else translate(filter, self._language())
+        params = None if self._server.local else models.SearchParams(exact=exact)
+        with self._server.errors():
+            points = self._server.client.query_points(
+                self._name,
+                query=query.tolist(),
+                using=self._binding.vector or None,
+                query_filter=None if where is None else models.Filter(must=[where]),
+                limit=limit,
+                search_params=params,
+                with_payload=False,
+                with_vectors=self._with_vectors(),
+            ).points
+        cut = None
+        if len(points) >= limit:
+            last = float(points[-1].score)
+            cut = -(last**2) if self.metric == "l2" else last
+        elif not exact and not self._server.local and filter is not None:
+            return self.search(query, limit=limit, filter=filter, exact=True)
+        return NearestPoints([str(point.id) for point in points], self._vectors(points), cut)
+
+    def watermark(self) -> float | None:
+        field = self._binding.watermark
+        if field is None:
+            return None
+        highest = None
+        for part in self._marks(field):
+            highest = part if highest is None else max(highest, part)
+        return highest
+
+    def _marks(self, field: str) -> Iterator[float]:
+        after: Any = None
+        while True:
+            with self._server.errors():
+                points, after = self._server.client.scroll(
+                    self._name, offset=after, limit=PAGE, with_payload=[field]
+                )
+            for point in points:
+                value = (point.payload or {}).get(field)
+                if isinstance(value, int | float) and not isinstance(value, bool):
+                    yield float(value)
+            if after is None:
+                return
+
+    def index(self) -> str | None:
+        if self._server.local:
+            return None
+        with self._server.errors():
+            info = self._server.client.get_collection(self._name)
+        return "hnsw" if info.indexed_vectors_count else None
+
+    # ---- below
+
+    def _fields(self) -> list[str]:
+        binding = self._binding
+        return [*binding.payload, *([] if binding.uri is None else [binding.uri])]
+
+    def _with_vectors(self) -> bool | list[str]:
+        return [self._binding.vector] if self._binding.vector else True
+
+    def _vectors(self, points: Sequence[Any]) -> FloatArray:
+        """(N, D); NaN where a point has no such vector."""
+        matrix = np.full((len(points), self.dim), np.nan, dtype=np.float32)
+        for place, point in enumerate(points):
+            vector = point.vector
+            if isinstance(vector, dict):
+                vector = vector.get(self._binding.vector)
+            if vector is not None:
+                matrix[place] = vector
+        return matrix
+
+    def _since(self, since: float) -> Any:
+        from qdrant_client import models
+
+        assert self._binding.watermark is not None
+        condition = models.FieldCondition(
+            key=self._binding.watermark, range=models.Range(gte=since)
+        )
+        return models.Filter(must=[condition])
+
+    def _language(self) -> FilterDialect[Any]:
+        known = self._binding.payload
+
+        def own(path: Path, operator: str, value: Scalar) -> Any:
+            return compare(path, operator, value, under=()) if path[0] in known else None
+
+        return FilterDialect(compare=own, every=QDRANT.every, some=QDRANT.some)
+
+
+def _qdrant_id(key: str) -> int | str:
+    return int(key) if key.isascii() and key.isdigit() else key
+
+
+# ---- a collection of an application in Milvus or Milvus Lite -------------------------------------
+
+MILVUS_METRICS: dict[str, Metric] = {"COSINE": "cosine", "IP": "dot", "L2": "l2"}
+
+
+class MilvusCollection:
+    """Filters are checked in the catalogue: what Milvus would let through may be less."""
+
+    space: Space | None = None
+
+    def __init__(self, location: Location, binding: CollectionBinding) -> None:
+        self._binding, self._name = binding, binding.collection
+        self._server = MilvusConnection(milvus_location(location), shown=location.shown)
+        try:
+            self._look()
+        except BaseException:
+            self._server.close()
+            raise
+        self.shown = f"{location.shown}: collection {self._name}"
+
+    def _look(self) -> None:
+        client, shown, chosen = self._server.client, self._server.shown, self._binding.vector
+        with self._server.errors():
+            if not client.has_collection(self._name, timeout=SECONDS):
+                raise GalleryError(f"{shown}: there is no collection {self._name!r}")
+            fields = client.describe_collection(self._name, timeout=SECONDS)["fields"]
+        by_name = {field["name"]: field for field in fields}
+        vectors = [name for name, field in by_name.items() if "dim" in (field.get("params") or {})]
+        if chosen not in vectors:
+            raise GalleryError(
+                f"{shown}: collection {self._name!r} has the vectors {vectors}, not {chosen!r}; "
+                "choose one with `vector_name`"
+            )
+        (self._key,) = (name for name, field in by_name.items() if field.get("is_primary"))
+        self._texts = by_name[self._key]["type"].name == "VARCHAR"
+        self.dim = int(by_name[chosen]["params"]["dim"])
+        with self._server.errors():
+            described = client.describe_index(self._name, chosen, timeout=SECONDS)
+            self._index = described or {}
+            client.load_collection(self._name, timeout=SECONDS)
+            counted = client.query(
+                self._name, output_fields=["count(*)"], consistency_level="Strong", timeout=SECONDS
+            )
+        metric = str(self._index.get("metric_type", "COSINE"))
+        if metric not in MILVUS_METRICS:
+            raise GalleryError(
+                f"{shown}: compared by {metric}; expected {', '.join(MILVUS_METRICS)}"
+            )
+        self._metric = metric
+        self.metric: Metric | None = MILVUS_METRICS[metric]
+        self.rows = int(counted[0]["count(*)"])
+        known = [*self._binding.payload, self._binding.uri, self._binding.watermark]
+        for name in known:
+            if name is not None and name not in by_name:
+                raise GalleryError(
+                    f"{shown}: collection {self._name!r} has no field {name!r}; it has "
+                    f"{', '.join(by_name)}"
+                )
+
+    def close(self) -> None:
+        self._server.close()
+
+    def parts(self, size: int, *, since: float | None = None) -> Iterator[VectorBatch]:
+        mark = "" if since is None else f"{self._binding.watermark} >= {since!r}"
+        with self._server.errors():
+            pages = self._server.client.query_iterator(
+                self._name,
+                batch_size=min(size, PAGE),
+                filter=mark,
+                output_fields=self._fields(),
+                consistency_level="Strong",
+            )
+        try:
+            while True:
+                with self._server.errors():
+                    rows = pages.next()
+                if not rows:
+                    return
+                yield self._part(rows)
+        finally:
+            pages.close()
+
+    def _part(self, rows: Sequence[Any]) -> VectorBatch:
+        binding, uris = self._binding, None
+        if binding.uri is not None:
+            values = [row.get(binding.uri) for row in rows]
+            uris = [None if value is None else str(value) for value in values]
+        return VectorBatch(
+            [str(row[self._key]) for row in rows],
+            self._vectors(rows),
+            uris,
+            [only(row, binding.payload) for row in rows],
+        )
+
+    def fetch(self, keys: Sequence[str]) -> tuple[list[str], FloatArray]:
+        records: list[Any] = []
+        for start in range(0, len(keys), PAGE):
+            some = keys[start : start + PAGE]
+            given = json.dumps(some if self._texts else [int(key) for key in some])
+            with self._server.errors():
+                records += self._server.client.query(
+                    self._name,
+                    filter=f"{self._key} in {given}",
+                    output_fields=[self._key, self._binding.vector],
+                    consistency_level="Strong",
+                    timeout=SECONDS,
+                )
+        return [str(row[self._key]) for row in records], self._vectors(records)
+
+    def search(
+        self, query: FloatArray, *, limit: int, filter: Filter | None, exact: bool
+    ) -> NearestPoints:
+        with self._server.errors():
+            ((*hits,),) = self._server.client.search(
+                self._name,
+                data=[query.tolist()],
+                anns_field=self._binding.vector,
+                limit=limit,
+                output_fields=[self._key, self._binding.vector],
+                search_params={"metric_type": self._metric},
+                consistency_level="Strong",
+                timeout=SECONDS,
+            )
+        rows = [hit["entity"] for hit in hits]
+        cut = None
+        if len(hits) >= limit:
+            last = float(hits[-1]["distance"])
+            cut = -last if self.metric == "l2" else last
+        return NearestPoints([str(row[self._key]) for row in rows], self._vectors(rows), cut)
+
+    def watermark(self) -> float | None:
+        field, highest = self._binding.watermark, None
+        if field is None:
+            return None
+        with self._server.errors():
+            pages = self._server.client.query_iterator(
+                self._name, batch_size=PAGE, output_fields=[field], consistency_level="Strong"
+            )
+            while rows := pages.next():
+                top = max(float(row[field]) for row in rows)
+                highest = top if highest is None else max(highest, top)
+            pages.close()
+        return highest
+
+    def index(self) -> str | None:
+        kind = str(self._index.get("index_type", "")).lower()
+        return kind if kind not in ("", "flat") else None
+
+    def _fields(self) -> list[str]:
+        binding = self._binding
+        more = [] if binding.uri is None else [binding.uri]
+        return [self._key, binding.vector, *binding.payload, *more]
+
+    def _vectors(self, rows: Sequence[Any]) -> FloatArray:
+        matrix = np.full((len(rows), self.dim), np.nan, dtype=np.float32)
+        for place, row in enumerate(rows):
+            if row.get(self._binding.vector) is not None:
+                matrix[place] = row[self._binding.vector]
+        return matrix

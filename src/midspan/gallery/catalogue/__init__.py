@@ -1,0 +1,1 @@
+"""The transactional part of a gallery: state, spaces, items, work list, audit log, blobs."""

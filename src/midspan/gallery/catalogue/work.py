@@ -1,0 +1,206 @@
+"""The work list: what lacks a vector in the target, who holds it, what failed.
+
+By falling priority, then in the order of adding. `due` is when a task may be claimed: 0, the end of
+a lease, or the end of a pause after a failure.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import (
+    Connection,
+    Double,
+    bindparam,
+    cast,
+    delete,
+    extract,
+    false,
+    func,
+    insert,
+    literal,
+    select,
+    text,
+    true,
+    update,
+)
+
+from midspan.gallery import rules
+from midspan.gallery.catalogue.items import ask, find, insert_columns, items_of_rows
+from midspan.gallery.catalogue.tables import Tables
+from midspan.gallery.records import Failed, Failure, Task
+
+if TYPE_CHECKING:
+    from midspan.gallery.catalogue.catalogue import Catalogue
+
+CHUNK = 5000  # ids looked up at once
+
+
+class WorkList:
+    """Every method is one transaction."""
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self._catalogue, self._tables = catalogue, catalogue.tables
+
+    def claim(self, *, worker: str, limit: int, seconds: float) -> list[Task]:
+        """The next tasks that nobody holds; they are this worker's for so many seconds."""
+        rules.check_limit(limit)
+        return self._catalogue.write(
+            lambda connection: self._claim(connection, worker, limit, seconds), durable=False
+        )
+
+    def _claim(self, connection: Connection, worker: str, limit: int, seconds: float) -> list[Task]:
+        tables, sqlite = self._tables, self._tables.dialect == "sqlite"
+        now = repr(time.time()) if sqlite else "extract(epoch FROM clock_timestamp())"
+        # Locked first, then changed by row: in one statement a bad plan could run the limit twice.
+        free = (
+            'SELECT "row", attempts FROM "{p}work" WHERE failed = '
+            f'{"0" if sqlite else "false"} AND due <= {now} ORDER BY priority DESC, "row" LIMIT ?'
+        )
+        claimed = ask(
+            connection, tables, free + ("" if sqlite else " FOR UPDATE SKIP LOCKED"), limit
+        )
+        rows = [row for row, _ in claimed]
+        if not rows:
+            return []
+        lease = f'UPDATE "{{p}}work" SET due = {now} + ?, worker = ? WHERE "row" {{among}}'
+        ask(connection, tables, lease, float(seconds), worker, rows)
+        numbers = self._catalogue.read(connection).numbers
+        items = items_of_rows(connection, tables, numbers, rows)
+        return [Task(items[row], attempts, row) for row, attempts in claimed if row in items]
+
+    def renew(self, worker: str, *, seconds: float) -> int:
+        """What this worker still holds is its own for so many more seconds; how many that are."""
+        work, now = self._tables.work, self._now()
+        return self._change(
+            update(work)
+            .where(work.c.worker == worker, work.c.failed == false(), work.c.due > now)
+            .values(due=now + seconds),
+            durable=False,
+        )
+
+    def release(self, worker: str) -> int:
+        """Give back what this worker holds."""
+        work = self._tables.work
+        return self._change(
+            update(work).where(work.c.worker == worker).values(due=0.0, worker=None),
+            durable=False,
+        )
+
+    def fail(self, reports: Sequence[Failed], *, retry_after: float | None) -> None:
+        """Try again after so many seconds, or never (None). Other revisions are left alone."""
+        self._catalogue.write(lambda connection: self._fail(connection, reports, retry_after))
+
+    def _fail(
+        self, connection: Connection, reports: Sequence[Failed], retry_after: float | None
+    ) -> None:
+        known = find(connection, self._tables, [report.id for report in reports])
+        work, now = self._tables.work, self._now()
+        values = [
+            {"at": known[report.id].row, "why": rules.reason(report)}
+            for report in reports
+            if report.id in known and known[report.id].revision == report.revision
+        ]
+        if values:
+            connection.execute(
+                update(work)
+                .where(work.c.row == bindparam("at"))
+                .values(
+                    attempts=work.c.attempts + 1,
+                    worker=None,
+                    failed=retry_after is None,
+                    due=now + (retry_after or 0.0),
+                    reason=bindparam("why"),
+                    moment=now,
+                ),
+                values,
+            )
+        self._catalogue.advance(connection)
+
+    def failures(self, *, after: str = "", limit: int) -> list[Failure]:
+        """What failed for good, by id."""
+        rules.check_limit(limit)
+        work, items = self._tables.work.c, self._tables.items.c
+        statement = (
+            select(items.id, items.uri, work.reason, work.attempts, work.moment)
+            .join_from(self._tables.work, self._tables.items, work.row == items.row)
+            .where(work.failed == true(), items.id > rules.check_cursor(after))
+            .order_by(items.id)
+            .limit(limit)
+        )
+        with self._catalogue.reading() as connection:
+            return [Failure(*row) for row in connection.execute(statement)]
+
+    def retry(self) -> int:
+        """Put everything that failed back on the list."""
+        work = self._tables.work
+        return self._change(
+            update(work).where(work.c.failed == true()).values(failed=False, due=0.0, attempts=0)
+        )
+
+    def prioritise(self, ids: Sequence[str], priorities: Sequence[float]) -> None:
+        """Ids that are not on the list are passed over."""
+        pairs = rules.check_priorities(ids, priorities)
+        self._catalogue.write(lambda connection: self._prioritise(connection, pairs))
+
+    def _prioritise(self, connection: Connection, pairs: list[tuple[str, float]]) -> None:
+        work = self._tables.work
+        statement = (
+            update(work).where(work.c.row == bindparam("at")).values(priority=bindparam("place"))
+        )
+        for start in range(0, len(pairs), CHUNK):
+            part = pairs[start : start + CHUNK]
+            known = find(connection, self._tables, [id for id, _ in part])
+            values = [
+                {"at": known[id].row, "place": priority} for id, priority in part if id in known
+            ]
+            if values:
+                connection.execute(statement, values)
+        self._catalogue.advance(connection)
+
+    def pending_exists(self) -> bool:
+        """Whether anything is still to be embedded, without counting it."""
+        work = self._tables.work
+        with self._catalogue.reading() as connection:
+            pending = connection.execute(
+                select(work.c.row).where(work.c.failed == false()).limit(1)
+            )
+            return pending.first() is not None
+
+    def _change(self, statement: Any, *, durable: bool = True) -> int:
+        def change(connection: Connection) -> int:
+            count = int(connection.execute(statement).rowcount)
+            if durable:
+                self._catalogue.advance(connection)
+            return count
+
+        return self._catalogue.write(change, durable=durable)
+
+    def _now(self) -> Any:
+        """The server's clock where there is one: workers' clocks differ."""
+        if self._tables.dialect == "postgresql":
+            return cast(extract("epoch", func.clock_timestamp()), Double)
+        return literal(time.time())
+
+
+# ---- inside somebody's transaction ---------------------------------------------------------------
+
+
+def list_all(connection: Connection, tables: Tables, number: int | None) -> None:
+    """The list of a new target: every item that has no vector in this space; None: empty."""
+    if tables.dialect == "postgresql":  # a rollback has no time for a million rows
+        connection.execute(text(f'TRUNCATE "{tables.work.name}"'))
+    else:
+        connection.execute(delete(tables.work))
+    if number is None:
+        return
+    stored = tables.stored.c
+    having = select(stored.row).where(stored.space == number, stored.row == tables.items.c.row)
+    lacking = select(tables.items.c.row).where(~having.exists()).order_by(tables.items.c.row)
+    connection.execute(insert(tables.work).from_select(["row"], lacking))
+
+
+def add(connection: Connection, tables: Tables, rows: Iterable[int]) -> None:
+    insert_columns(connection, tables, tables.work, {"row": sorted(rows)})

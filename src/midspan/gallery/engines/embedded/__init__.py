@@ -1,0 +1,1 @@
+"""Vectors in the SQLite file of the catalogue, searched through mapped snapshots in a folder."""

@@ -1,1 +1,0 @@
-"""The search index that a process keeps in memory: a mirror of the live vectors of a gallery."""

@@ -1,0 +1,75 @@
+"""Counts and facets, stored vectors, and near-identical items over HTTP."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import numpy as np
+from fastapi import Query
+from starlette.requests import Request
+from starlette.responses import Response
+
+from midspan.gallery import parse_filter
+from midspan.service import explore
+from midspan.service.answers import answer
+from midspan.service.bodies import read_json
+from midspan.service.context import core_of
+from midspan.service.core import Core
+from midspan.service.errors import NotFound
+from midspan.service.jobs import JobRun
+from midspan.service.requests import DuplicatesSearch, FacetsSearch
+from midspan.service.routes_jobs import as_job
+
+BINARY = "application/octet-stream"
+Name = Annotated[str | None, Query(max_length=512, description="Fingerprint or name of a space.")]
+
+
+async def count_facets(request: Request) -> Response:
+    """How many items match a filter, and how many have which value of some payload fields."""
+    core = core_of(request)
+    body = await read_json(request, FacetsSearch, lane=core.reading)
+    where = parse_filter(body.filter) if body.filter else None
+    found = await core.scanning.run(
+        explore.facets, core.gallery, body.fields, where, limit=body.limit
+    )
+    return answer(asdict(found))
+
+
+async def find_duplicates(request: Request) -> Response:
+    """Items whose vectors are nearly the same, in groups."""
+    core = core_of(request)
+    body = await read_json(request, DuplicatesSearch, lane=core.admin)
+    where = parse_filter(body.filter) if body.filter else None
+
+    def work(job: JobRun) -> dict[str, Any]:
+        return asdict(
+            explore.duplicates(
+                core.gallery, threshold=body.threshold, filter=where, limit=body.limit
+            )
+        )
+
+    return await as_job(request, "find duplicates", work)
+
+
+async def get_vector(request: Request, id: str, space: Name = None) -> Response:
+    """The stored vector of an item; with Accept: application/octet-stream as float32."""
+    core = core_of(request)
+    fingerprint, vector = await core.reading.run(_vector, core, id, space)
+    if BINARY in request.headers.get("accept", ""):
+        content = vector.astype("<f4").tobytes()
+        return Response(content, media_type=BINARY, headers={"X-Space": fingerprint})
+    return answer({"id": id, "space": fingerprint, "vector": vector.tolist()})
+
+
+def _vector(core: Core, id: str, space: str | None) -> tuple[str, np.ndarray[Any, Any]]:
+    """Of the space asked for, or of the one that answers for the item."""
+    state, item = core.gallery.state, core.gallery.get(id)
+    if space is not None:
+        name = core.space_called(space, state).fingerprint
+    else:
+        name = next((one for one in state.live if one in item.spaces), state.live[0])
+    found = core.gallery.vectors([id], space=name)
+    if not len(found):
+        raise NotFound(f"{id!r:.80} has no vector in {state.spaces[name]}")
+    return name, found.vectors[0]

@@ -1,0 +1,335 @@
+"""Engines on a server, which have no transactions: what the catalogue says is what counts."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from midspan.errors import StoreError
+from midspan.gallery import Draft, Gallery
+from midspan.gallery.engines import remote as remote_module
+from midspan.gallery.engines.base import Engine, SearchRequest, pair_scores, prepare
+from midspan.gallery.engines.remote import SpaceCandidates, best_of, find_candidates
+from midspan.gallery.filters import Eq, Exists, Filter, In, Not, Range, matches
+from midspan.gallery.maintenance import Maintenance
+from midspan.spaces import Embeddings, FloatArray, Metric, Space
+from tests.gallery.conftest import Locate, engines, locator
+from tests.gallery.samples import DIM, NEW, OLD, add, drafts, embed, event, found, start, unit, view
+
+
+@pytest.fixture(params=engines(("qdrant+local", "milvus+lite", "milvus")))
+def remote(request: pytest.FixtureRequest) -> Locate:
+    return locator(request)
+
+
+@pytest.fixture
+def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is repaired in the background: the test looks at what there is to repair."""
+    monkeypatch.setattr(Maintenance, "_begin", lambda self: None)
+
+
+def engine_of(gallery: Gallery) -> Engine:
+    return gallery._session.engine
+
+
+# ---- garbage
+
+
+@pytest.mark.usefixtures("quiet")
+def test_more_than_a_hundred_aborted_writes_leave_no_ghosts(
+    remote: Locate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Gallery.create(remote(), OLD) as gallery:
+        ids = [f"i{number}" for number in range(5)]
+        add(gallery, ids)
+        engine = engine_of(gallery)
+        put = engine.put
+
+        def broken(*arguments: Any, **named: Any) -> None:
+            put(*arguments, **named)
+            raise StoreError("lost the connection after the vectors were written")
+
+        monkeypatch.setattr(engine, "put", broken)
+        for number in range(110):
+            with pytest.raises(StoreError, match="lost the connection"):
+                add(gallery, [f"ghost{number}"])
+        monkeypatch.undo()
+        monkeypatch.setattr(Maintenance, "_begin", lambda self: None)
+        assert engine.count(1) == 115
+        assert (len(gallery), gallery.count().stored) == (5, {OLD.fingerprint: 5})
+        ghosts = embed([f"ghost{number}" for number in range(3)])
+        for hits in view(gallery, ghosts.vectors, k=200):
+            assert sorted(hit.id for hit in hits) == ids
+        verified = gallery.verify()
+        assert (verified.ok, verified.garbage) == (True, 110)
+        gallery.optimise()
+        assert (engine.count(1), gallery.verify().garbage) == (5, 0)
+        assert sorted(found(view(gallery, ghosts.vectors[:1], k=200))[0]) == ids
+
+
+@pytest.mark.usefixtures("quiet")
+def test_deleted_rows_that_a_server_brings_back_are_garbage(remote: Locate) -> None:
+    """As Milvus 2.3 does when it compacts its segments."""
+    with Gallery.create(remote(), OLD) as gallery:
+        ids = [f"i{number}" for number in range(8)]
+        add(gallery, ids, payloads=[{"n": number} for number in range(8)])
+        engine = engine_of(gallery)
+        rows = engine.rows(1, after=0, limit=100)
+        there, vectors = engine.fetch(1, rows)
+        gallery.delete(ids[:3])
+        gallery.put_drafts([Draft("i3")], [embed(["i3"], seed=1)], mode="replace")
+        before = view(gallery, vectors, k=8), gallery.count(), gallery.get_many(ids)
+        engine.put(1, there[:4], vectors[:4], payloads=[f'{{"n": {n}}}' for n in range(4)])
+        assert engine.count(1) == 9
+        assert (view(gallery, vectors, k=8), gallery.count(), gallery.get_many(ids)) == before
+        assert found(view(gallery, vectors[:1], filter=Eq("n", 0))) == [[]]
+        assert gallery.verify().garbage == 4
+        gallery.optimise()
+        assert (engine.count(1), gallery.verify().garbage) == (5, 0)
+        assert view(gallery, vectors, k=8) == before[0]
+
+
+# ---- the same as in memory
+
+NAMES = [f"i{number:02}" for number in range(24)]
+some = st.lists(st.sampled_from(NAMES), min_size=1, max_size=8, unique=True)
+numbers = st.integers(0, 3)
+steps = st.one_of(
+    st.tuples(st.just("put"), some, numbers),
+    st.tuples(st.just("put"), some, numbers),
+    st.tuples(st.just("delete"), some, numbers),
+    st.tuples(st.just("payload"), some, numbers),
+    st.tuples(st.just("fill"), some, numbers),
+    st.tuples(st.just("optimise"), some, numbers),
+)
+FILTERS: list[Filter | None] = [
+    None,
+    Eq("n", 1),
+    Not(Eq("n", 1)),
+    In("n", [0, 2.0]) & Exists("tags"),
+    Eq("tags", "a"),  # a list: does not match
+    Range("name", gte="i05", lt="i11"),
+]
+
+
+def do(gallery: Gallery, step: tuple[str, list[str], int], seed: int) -> None:
+    verb, ids, number = step
+    known = [item.id for item in gallery.get_many(ids)]
+    if verb == "put":
+        payloads = [{"n": number, "name": id, "tags": ["a", id]} for id in ids]
+        chosen = [OLD, NEW][: 1 + (number == 3 and gallery.state.target is not None)]
+        parts = [embed(ids, space, seed=seed) for space in chosen]
+        gallery.put_drafts(drafts(ids, payloads), parts, mode="put")
+    elif verb == "delete":
+        gallery.delete(ids)
+    elif verb == "payload":
+        gallery.set_payload({id: {"n": number, "name": id} for id in known})
+    elif verb == "fill" and known:
+        if gallery.state.target is None:
+            start(gallery)
+        revisions = [item.revision for item in gallery.get_many(known)]
+        gallery.add_missing_vectors(embed(known, NEW, seed=seed), revisions=revisions)
+    elif verb == "optimise":
+        gallery.optimise()
+
+
+def same(one: Gallery, other: Gallery, seed: int) -> None:
+    assert one.count() == other.count()
+    queries = np.r_[embed(["q", NAMES[seed % 24]], OLD, seed=seed).vectors]
+    live = one.state.live
+    for searched in {live, live[-1:]}:
+        for among in {searched, searched[-1:]}:
+            for filter in FILTERS:
+                for k in (5, 50):
+                    asked: dict[str, Any] = {"k": k, "live": searched, "among": among}
+                    expected = view(one, queries, filter=filter, **asked)
+                    assert view(other, queries, filter=filter, **asked) == expected
+    for space in one.state.spaces:
+        kept = [item.id for item in one.get_many(NAMES) if space in item.spaces]
+        vectors = [gallery.vectors(kept, space=space).vectors for gallery in (one, other)]
+        np.testing.assert_array_equal(vectors[0], vectors[1])
+
+
+@settings(
+    max_examples=2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(life=st.lists(steps, min_size=8, max_size=12))
+def test_the_same_steps_give_the_same_answers_as_in_memory(
+    remote: Locate, life: list[tuple[str, list[str], int]]
+) -> None:
+    memory = Gallery.create(f"memory:{uuid.uuid4().hex}", OLD)
+    with memory, Gallery.create(remote(), OLD) as other:
+        for seed, step in enumerate(life):
+            for gallery in (memory, other):
+                do(gallery, step, seed)
+        same(memory, other, seed=len(life))
+        if memory.state.target is not None:  # a rollback, and the way back to the upgrade
+            for live in ((OLD.fingerprint,), (NEW.fingerprint, OLD.fingerprint)):
+                for gallery in (memory, other):
+                    change(gallery, live)
+                same(memory, other, seed=len(life))
+
+
+def change(gallery: Gallery, live: tuple[str, ...]) -> None:
+    import dataclasses
+
+    gallery.change(dataclasses.replace(gallery.state, live=live), event=event("change"))
+
+
+# ---- filters and equal scores
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Local mode is not recommended")
+def test_rare_filters_above_20000_rows_find_the_k_best(remote: Locate) -> None:
+    count, rng = 20_500, np.random.default_rng(3)
+    vectors = unit(rng, count)
+    rare = set(rng.choice(count, 30, replace=False).tolist())
+    payloads = [
+        {"rare": True} if number in rare else {"common": number % 7} for number in range(count)
+    ]
+    ids = [f"i{number:05}" for number in range(count)]
+    query = unit(rng, 2)
+    with Gallery.create(remote(), OLD) as gallery:
+        for at in range(0, count, 5000):
+            part = Embeddings(
+                ids=np.array(ids[at : at + 5000]), vectors=vectors[at : at + 5000], space=OLD
+            )
+            made = [Draft(id, payload=payloads[int(id[1:])]) for id in part.ids.tolist()]
+            gallery.put_drafts(made, [part], mode="add")
+        for filter in (Eq("rare", True), ~Exists("common"), Eq("common", None)):
+            passing = [n for n in range(count) if matches(filter, payloads[n])]
+            hits = view(gallery, query, k=10, filter=filter)
+            for one, got in zip(query, hits, strict=True):
+                scores = reference(one, vectors[passing], "cosine")
+                best = sorted(zip((-scores).tolist(), passing, strict=True))[:10]
+                assert [(hit.id, -hit.score) for hit in got] == [(ids[n], s) for s, n in best]
+
+
+def reference(query: FloatArray, vectors: FloatArray, metric: Metric) -> FloatArray:
+    prepared = prepare(vectors, metric=metric) if len(vectors) else vectors
+    return pair_scores(prepare(query[None], metric=metric)[0], prepared, metric=metric)
+
+
+@pytest.mark.parametrize("metric", ["cosine", "dot", "l2"])
+def test_all_rows_that_equal_the_last_are_candidates(remote: Locate, metric: Metric) -> None:
+    space = Space(name="s", dim=DIM, metric=metric)
+    with Gallery.create(remote(), space) as gallery:
+        vectors = np.tile(unit(np.random.default_rng(0), 3) * 2, (40, 1))  # each 40 times
+        ids = np.array([f"i{number:03}" for number in range(120)])
+        gallery.put_drafts(drafts(ids.tolist()), [Embeddings(ids, vectors, space)], mode="add")
+        request = SearchRequest(vectors[:1], 3, (1,), (1,))
+        (got,) = engine_of(gallery).search(request)
+        scores = reference(vectors[0], vectors, metric)
+        equal = (got.scores == scores.max()).sum()
+        assert equal == 40
+        assert got.scores.tolist() == sorted(got.scores.tolist(), reverse=True)
+
+
+# ---- candidates, without a server
+
+
+def table(vectors: FloatArray, *, noise: float = 0.0) -> Callable[..., list[SpaceCandidates]]:
+    """A server that knows these rows, and whose scores are off by a little."""
+
+    def probe(number: int, queries: FloatArray, limit: int) -> list[SpaceCandidates]:
+        rows = np.arange(len(vectors))
+        return [
+            remote_module.scored(
+                query,
+                *_first(rows, vectors, query, limit),
+                metric="dot",
+                cut=None
+                if limit > len(rows)
+                else float(np.sort(vectors @ query)[::-1][limit - 1] + noise),
+            )
+            for query in queries
+        ]
+
+    return probe
+
+
+def _first(rows: Any, vectors: FloatArray, query: FloatArray, limit: int) -> tuple[Any, FloatArray]:
+    order = np.argsort(-(vectors @ query), kind="stable")[:limit]
+    return rows[order], vectors[order]
+
+
+@pytest.mark.parametrize("k", [1, 7, 100, 400])
+def test_more_is_asked_for_until_nothing_better_can_be_left_out(k: int) -> None:
+    rng = np.random.default_rng(k)
+    vectors = rng.integers(-1, 2, (300, 4)).astype(np.float32)  # many equal scores
+    queries = rng.integers(-1, 2, (5, 4)).astype(np.float32)
+    request = SearchRequest(queries, k, (1,), (1,))
+    for query, got in zip(
+        queries, find_candidates(request, queries, table(vectors), factor=1.0), strict=True
+    ):
+        scores = reference(query, vectors, "dot")
+        last = np.sort(scores)[::-1][min(k, 300) - 1]
+        assert set(np.flatnonzero(scores >= last)) <= set(got.rows.tolist())
+        np.testing.assert_array_equal(got.scores, scores[got.rows])
+        assert got.complete == (len(got.rows) == 300)
+
+
+def test_a_row_appears_once_in_its_best_space() -> None:
+    old, new = np.eye(4, dtype=np.float32), -np.eye(4, dtype=np.float32)[:2]
+
+    def probe(number: int, queries: FloatArray, limit: int) -> list[SpaceCandidates]:
+        vectors = {1: old, 2: new}[number]
+        page = np.arange(len(vectors)), vectors
+        return best_of([page], queries, limit=limit, metric="dot")
+
+    request = SearchRequest(old[:1], 10, (2, 1), (2, 1))
+    (got,) = find_candidates(request, old[:1], probe, factor=1.0)
+    assert dict(zip(got.rows.tolist(), got.spaces.tolist(), strict=True)) == {
+        0: 2,
+        1: 2,
+        2: 1,
+        3: 1,
+    }
+    assert got.complete
+
+
+def test_late_in_a_backfill_the_catalogue_names_the_rows_that_are_left(
+    remote: Locate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_module, "NAMED_FROM", 100)
+    ids = [f"i{number:03}" for number in range(300)]
+    with Gallery.create(remote(), OLD) as gallery:
+        add(gallery, ids)
+        start(gallery)
+        done = ids[4:]
+        gallery.add_missing_vectors(embed(done, NEW), revisions=[1] * len(done))
+        query = embed(["i200"]).vectors  # whose own vector is superseded
+        (hits,) = view(gallery, query, k=4, among=(OLD.fingerprint,))
+        assert sorted(hit.id for hit in hits) == ids[:4]
+        rows = remote_module.named_rows(
+            gallery._session.catalogue,
+            SearchRequest(query, 100, (2, 1), (1,)),
+            1,
+        )
+        assert rows is not None
+        assert len(rows) == 4
+
+
+def test_a_closed_gallery_says_so(remote: Locate) -> None:
+    gallery = Gallery.create(remote(), OLD)
+    engine = engine_of(gallery)
+    gallery.close()
+    with pytest.raises(StoreError, match="is closed"):
+        engine.count(1)
+
+
+def test_a_gallery_is_not_made_where_another_one_is(remote: Locate, tmp_path: Path) -> None:
+    location = remote()
+    Gallery.create(location, OLD).close()
+    other = location.partition("?")[0] + f"?catalogue={tmp_path / 'other.db'}"
+    with pytest.raises(Exception, match="collections of another gallery"):
+        Gallery.create(other, OLD)
+    assert not (tmp_path / "other.db").exists()

@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from midspan.errors import ConfigError
+from midspan.gallery import AuditEvent
+from midspan.service.places import Places
+from midspan.service.quality import Quality
+from midspan.service.settings import GallerySettings, Limits, ServerSettings, read_settings
+from midspan.service.upgrade_worker import UpgradeWorker, run_request
+from midspan.upgrade import Record, Upgrade
+from tests.service.shop import Shop, close, make_gallery, open_core
+
+
+def entry(what: str, who: str = "service@a", **details: object) -> AuditEvent:
+    return AuditEvent(who=who, what=what, details=details)
+
+
+def test_the_wish_is_read_from_the_trail() -> None:
+    start, ask = entry("upgrade start"), entry("service run", max_rate=5.0)
+    work, other = entry("upgrade run"), entry("upgrade run", who="bob@cli")
+    assert run_request([]) is None
+    assert run_request([start]) is None
+    assert run_request([other, start]) is None, "somebody else's worker is no wish of ours"
+    assert run_request([work, other, ask, start]) == run_request([ask])
+    found = run_request([work])  # the wish itself is further back than what was read
+    assert found is not None
+    assert found.max_rate is None
+    asked = run_request([ask])
+    assert asked is not None
+    assert asked.max_rate == 5.0
+    assert run_request([start, ask]) is None, "an earlier upgrade's"
+
+
+def test_a_new_server_goes_on_with_what_the_gallery_says(shop: Shop, tmp_path: Path) -> None:
+    place = make_gallery(shop, tmp_path / "g.midspan", count=24)
+    core = open_core(shop, place)
+    Upgrade.start(core.gallery, to=core.encoders.loaded[1].space, order="random")
+    core.gallery.record(entry("service run", max_rate=None))
+    close(core)  # as if killed: nothing but the gallery is left
+
+    core = open_core(shop, place)
+    worker = UpgradeWorker(core, Quality(core))
+    worker.start()
+    try:
+        deadline = time.monotonic() + 60
+        while core.gallery.count().pending and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert core.gallery.count().pending == 0
+    finally:
+        worker.close()
+        close(core)
+
+
+def test_an_interrupted_forget_is_completed(shop: Shop, tmp_path: Path) -> None:
+    import dataclasses
+
+    core = open_core(shop, make_gallery(shop, tmp_path / "g.midspan", count=12))
+    new = core.encoders.loaded[1].space
+    upgrade = Upgrade.start(core.gallery, to=new, order="random")
+    embed = core.embed_into(new.fingerprint)
+    assert embed is not None
+    upgrade.run(embed)
+    state = core.gallery.state
+    record = Record.of(state)
+    assert record is not None
+    half = dataclasses.replace(record, phase="forgetting").to_json()
+    done = dataclasses.replace(state, live=(record.new,), target=None, upgrade=half)
+    core.gallery.change(done, event=entry("upgrade finish"))
+    worker = UpgradeWorker(core, Quality(core))
+    worker.start()
+    try:
+        deadline = time.monotonic() + 60
+        while core.gallery.state.upgrade is not None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert list(core.gallery.state.spaces) == [new.fingerprint]
+    finally:
+        worker.close()
+        close(core)
+
+
+def test_closing_stops_within_a_batch_and_keeps_the_wish(shop: Shop, tmp_path: Path) -> None:
+    core = open_core(shop, make_gallery(shop, tmp_path / "g.midspan"), max_rate=2.0, batch=2)
+    Upgrade.start(core.gallery, to=core.encoders.loaded[1].space, order="random")
+    worker = UpgradeWorker(core, Quality(core))
+    worker.start()
+    worker.request_run(core.gallery, max_rate=None)
+    deadline = time.monotonic() + 60
+    while not core.gallery.count().done and time.monotonic() < deadline:
+        time.sleep(0.02)
+    started = time.monotonic()
+    worker.close()
+    assert time.monotonic() - started < 20
+    counts = core.gallery.count()
+    assert 0 < counts.done < 60
+    assert run_request(core.gallery.audit_log(limit=100)) is not None
+    held = core.gallery.work.claim(worker="other", limit=60, seconds=1.0)
+    assert len(held) == counts.pending, "what it held was given back"
+    close(core)
+
+
+def test_stored_images_have_names_of_their_content(tmp_path: Path) -> None:
+    places = Places(images=(), uploads=tmp_path / "up")
+    first = places.store("a", b"one")
+    assert places.store("a", b"one") == first
+    assert len({first, places.store("a", b"two"), places.store("b", b"one")}) == 3
+    assert places.find(first)[0].read_bytes() == b"one"
+    assert places.may_show(first)
+    keep = tmp_path / "keep.image"
+    keep.write_bytes(b"x")
+    for not_ours in (str(keep), f"{tmp_path}/up/../keep.image", None, "s3://x/y.image"):
+        places.discard("a", not_ours)
+    assert keep.exists()
+    places.discard("b", first)
+    assert Path(first).exists(), "another item's image went with an item that named it"
+    places.discard("a", first)
+    assert not Path(first).exists()
+
+
+def test_rows_of_an_image_set_are_pictures_too(shop: Shop, tmp_path: Path) -> None:
+    import numpy as np
+
+    from midspan.data import ImageSet, save_npz
+    from midspan.data.sources import ArraySource
+    from midspan.errors import ImageError
+    from tests.service.shop import picture
+
+    images = np.stack([picture(n) for n in range(4)])
+    made = ImageSet(ids=np.array(list("abcd")), source=ArraySource.of(images, name="x"))
+    file = save_npz(made, tmp_path / "set.npz")
+    place = make_gallery(shop, tmp_path / "g.midspan", count=2)
+    core = open_core(shop, place, images=(tmp_path,))
+    try:
+        box = core.encoders.loaded[0].box
+        assert np.array_equal(core.pictures.pixels(f"{file}#2", box), images[2])
+        with pytest.raises(ImageError, match="4 rows"):
+            core.pictures.pixels(f"{file}#4", box)
+    finally:
+        close(core)
+
+
+def test_settings_from_a_file_under_those_of_the_command_line(tmp_path: Path) -> None:
+    file = tmp_path / "serve.toml"
+    file.write_text(
+        'port = 9000\nlabel_key = "kind"\nuploads = "up"\nhosts = ["shop.example"]\n'
+        "[limits]\nimage_bytes = 1000\n"
+    )
+    given = {"gallery": "shop.midspan", "port": 9001, "encoder": None, "images": ()}
+    found = read_settings(file, given)
+    assert (found.server.port, found.server.hosts) == (9001, ("shop.example",))
+    assert found.server.limits == Limits(image_bytes=1000)
+    [gallery] = found.galleries
+    assert (gallery.name, gallery.label_key) == ("default", "kind")
+    assert gallery.uploads_folder == Path("up")
+    beside = GallerySettings(gallery="data/shop.midspan").uploads_folder
+    assert beside == Path("data/shop.midspan.images")
+    assert GallerySettings(gallery="postgresql://h/db?table=t").uploads_folder is None
+    file.write_text("prot = 1")
+    with pytest.raises(ConfigError, match="did you mean 'port'"):
+        read_settings(file, given)
+    for bad, word in (
+        ({"new_encoder": "a", "new_vectors": Path("b")}, "either"),
+        ({"shadow_old": Path("a")}, "pairs"),
+        ({"images": (tmp_path / "nothing",)}, "not a folder"),
+    ):
+        with pytest.raises(ConfigError, match=word):
+            GallerySettings(gallery="g", **bad)
+    with pytest.raises(ConfigError, match="65535"):
+        ServerSettings(port=70000)
+
+
+def test_an_encoder_of_another_gallery_is_refused_at_the_start(shop: Shop, tmp_path: Path) -> None:
+    from midspan.errors import SpaceMismatch
+    from midspan.gallery import Gallery
+    from midspan.service.core import Core
+    from midspan.service.resources import Resources
+    from midspan.spaces import Space
+
+    place = str(tmp_path / "other.midspan")
+    Gallery.create(place, Space("other", 16)).close()
+    with pytest.raises(SpaceMismatch, match="Two ways out"):
+        Core.open(
+            GallerySettings(gallery=place, encoder=str(shop.old)), resources=Resources(Limits())
+        )

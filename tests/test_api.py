@@ -1,0 +1,165 @@
+"""What `import midspan as ms` offers: the names are pinned, documented and short to print."""
+
+from __future__ import annotations
+
+import doctest
+import inspect
+import warnings
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import midspan as ms
+
+MODULES = {
+    "bridges",
+    "data",
+    "encoders",
+    "errors",
+    "evaluation",
+    "gallery",
+    "losses",
+    "methods",
+    "upgrade",
+}
+CLASSES = {"Client", "Embeddings", "Gallery", "Space", "Upgrade"}
+FUNCTIONS = {
+    "compare",
+    "evaluate",
+    "fit_bridge",
+    "gate",
+    "load_bridge",
+    "load_encoder",
+    "train",
+}
+EXAMPLES = sorted(CLASSES | FUNCTIONS | {"MidspanError"})
+
+
+def test_public_names_are_pinned() -> None:
+    assert set(ms.__all__) == MODULES | CLASSES | FUNCTIONS | set(ms.errors.__all__) | {
+        "__version__"
+    }
+    for name in ms.__all__:
+        assert getattr(ms, name) is not None
+    assert dir(ms) == sorted(ms.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = ms.nothing
+
+
+def test_every_error_is_exported_and_drawn_in_the_tree() -> None:
+    found = {name for name, one in vars(ms.errors).items() if inspect.isclass(one)}
+    assert found == set(ms.errors.__all__)
+    assert all(issubclass(getattr(ms, name), ms.MidspanError) for name in found)
+    assert all(name in (ms.errors.__doc__ or "") for name in found)
+
+
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_every_name_of_a_module_resolves_and_has_a_docstring(module: str) -> None:
+    loaded = getattr(ms, module)
+    assert isinstance(loaded, ModuleType)
+    for name in loaded.__all__:
+        value = getattr(loaded, name)
+        if inspect.isclass(value) or inspect.isfunction(value):
+            assert value.__doc__, f"midspan.{module}.{name} has no docstring"
+
+
+def run_examples(value: object, name: str) -> doctest.TestResults:
+    finder = doctest.DocTestFinder(recurse=False)
+    runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for test in finder.find(value, name, globs={}):
+            runner.run(test)
+    return runner.summarize(verbose=False)
+
+
+def module_classes(module: str) -> list[tuple[str, object]]:
+    loaded = getattr(ms, module)
+    found = {name: getattr(loaded, name) for name in loaded.__all__}
+    base = {"losses": "RecognitionLoss", "methods": "Method"}[module]
+    return [
+        (name, value)
+        for name, value in found.items()
+        if inspect.isclass(value) and issubclass(value, found[base]) and name != "Method"
+    ]
+
+
+@pytest.mark.parametrize("module", ["losses", "methods"])
+def test_example_of_every_loss_and_method_runs(
+    module: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    classes = module_classes(module)
+    assert len(classes) >= 10
+    for name, value in classes:
+        result = run_examples(value, name)
+        assert result.attempted > 0, f"{name} has no example"
+        assert result.failed == 0, capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_example_of_a_public_name_runs(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    result = run_examples(getattr(ms, name), name)
+    assert result.attempted > 0, f"{name} has no example"
+    assert result.failed == 0, capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", sorted(FUNCTIONS))
+def test_docstring_of_a_function_names_every_argument(name: str) -> None:
+    function = getattr(ms, name)
+    text = inspect.getdoc(function) or ""
+    for section in ("Args:", "Returns:", "Raises:", "Example:"):
+        assert section in text, f"{name}: no {section}"
+    missing = [one for one in inspect.signature(function).parameters if f"    {one}: " not in text]
+    assert not missing, f"{name} does not explain {missing}"
+
+
+def labelled(name: str, seed: int) -> ms.Embeddings:
+    rng = np.random.default_rng(seed)
+    labels = np.repeat(np.arange(10), 6)
+    noise = 0.2 * rng.normal(size=(60, 10))
+    vectors = (np.eye(10)[labels] + noise).astype(np.float32)
+    return ms.Embeddings(
+        np.arange(60).astype(np.str_), vectors, ms.Space(name, 10), {"labels": labels}
+    )
+
+
+def test_results_print_in_one_line_and_as_html(tmp_path: Path) -> None:
+    old, new = labelled("old", 0), labelled("new", 1)
+    report = ms.compare(old=old, new=new, bootstrap=20)
+    verdict = ms.gate(before=old, after=new)
+    with ms.Gallery.create("memory:", old.space) as gallery:
+        gallery.add(old)
+        plan = ms.Upgrade.plan(gallery, to=new, mode="both")
+        upgrade = ms.Upgrade.start(gallery, to=new, mode="both")
+        results: list[Any] = [old, report, verdict, plan, ms.evaluate(old), upgrade.status()]
+        for one in [*results, gallery, upgrade]:
+            assert len(repr(one)) < 250, type(one)
+            assert "\n" not in repr(one)
+        for shown in results[1:]:
+            assert shown._repr_html_().startswith("<table>")
+    assert "<script" not in report._repr_html_()
+    page = report.to_html(tmp_path / "report.html")
+    assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+def test_comparison_as_a_frame_has_one_row_for_each_query() -> None:
+    pytest.importorskip("pandas")
+    report = ms.compare(old=labelled("old", 0), new=labelled("new", 1), bootstrap=20)
+    frame = report.to_frame()
+    assert frame.shape[0] == 60
+    assert frame["cross"].mean() == pytest.approx(report.cross)
+    assert frame.loc["7", "label"] == "1"
+
+
+def test_npy_file_needs_the_name_of_its_space(tmp_path: Path) -> None:
+    np.save(tmp_path / "old.npy", np.eye(3, dtype=np.float32))
+    with pytest.raises(ms.SpaceMissing, match="does not say which space"):
+        ms.Embeddings.load(tmp_path / "old.npy")
+    loaded = ms.Embeddings.load(tmp_path / "old.npy", space="clip")
+    assert (loaded.ids.tolist(), loaded.space.name) == (["0", "1", "2"], "clip")
+    np.save(tmp_path / "bad.npy", np.zeros(4))
+    with pytest.raises(ms.FormatError, match=r"expected an array of floats \(N, D\)"):
+        ms.Embeddings.load(tmp_path / "bad.npy", space="clip")

@@ -1,0 +1,53 @@
+"""Settings chosen on classes that their training left out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from midspan.errors import ConfigError
+from midspan.spaces import FloatArray, IntArray
+from midspan.training.held_out import best_on_held_out
+
+LABELS = np.repeat(np.arange(20), 6)
+
+
+def vectors_of(noise: float, rows: IntArray) -> FloatArray:
+    """Class directions with noise: less noise, better search."""
+    draws = np.random.default_rng(0)
+    centres = draws.normal(size=(20, 16))
+    points = centres[LABELS] + noise * draws.normal(size=(len(LABELS), 16))
+    unit: FloatArray = (points / np.linalg.norm(points, axis=1, keepdims=True)).astype(np.float32)
+    return unit[rows]
+
+
+def test_the_candidate_that_serves_held_out_classes_is_taken() -> None:
+    seen = []
+
+    def trial(noise: float, kept: IntArray, held: IntArray) -> FloatArray:
+        seen.append((kept, held))
+        return vectors_of(noise, held)
+
+    choice = best_on_held_out(LABELS, {"noisy": 5.0, "clean": 0.1}, trial=trial)
+    assert choice.name == "clean"
+    assert choice.scores["clean"] == pytest.approx(1.0)
+    assert choice.scores["noisy"] < 0.6
+    for kept, held in seen:
+        assert not set(LABELS[kept]) & set(LABELS[held])
+        assert len(kept) + len(held) == len(LABELS)
+        assert len(set(LABELS[held])) == 4  # a fifth
+
+
+def test_of_equal_candidates_the_first_is_taken() -> None:
+    choice = best_on_held_out(
+        LABELS, {"b": 1.0, "a": 1.0}, trial=lambda noise, _, held: vectors_of(noise, held)
+    )
+    assert choice.name == "b"
+    assert choice.scores["a"] == choice.scores["b"]
+
+
+def test_no_candidate_is_refused() -> None:
+    with pytest.raises(ConfigError, match="expected at least one candidate, got none"):
+        best_on_held_out(
+            LABELS, dict[str, float](), trial=lambda noise, _, held: vectors_of(noise, held)
+        )
