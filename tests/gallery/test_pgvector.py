@@ -17,6 +17,7 @@ from sqlalchemy import event as sql_event
 
 from midspan.errors import GalleryError, StateChanged, StoreError
 from midspan.gallery import Gallery
+from midspan.gallery.catalogue import postgresql
 from midspan.gallery.engines import (
     pgvector,
     pgvector_index,
@@ -490,6 +491,21 @@ def test_a_server_that_dies_loses_nothing_that_was_acknowledged(
                 assert seen == picture(model)
             same_search(gallery, model)
         assert number > 3
+
+
+def test_one_failed_statement_after_a_restart_clears_all_stale_connections(
+    gallery: Gallery, postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgresql, "IDLE_SECONDS", 3600.0)  # as if the restart took no time
+    database = gallery._session.catalogue.database
+    with database.reading(), database.reading(), database.reading():
+        pass  # three connections are in the pool now
+    postgres.kill()
+    postgres.start()
+    with pytest.raises(StoreError, match="cannot be reached or broke off"):
+        ask(gallery, "SELECT 1")
+    with database.reading() as one, database.reading() as two, database.reading() as three:
+        assert [each.exec_driver_sql("SELECT 1").scalar() for each in (one, two, three)] == [1] * 3
 
 
 def until_it_dies(gallery: Gallery, model: Gallery, number: int, kill: threading.Timer) -> int:

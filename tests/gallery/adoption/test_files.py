@@ -59,6 +59,16 @@ def lance_table(folder: Path, ids: Path) -> Any:
     return open_file(f"lance://{folder}/x.lance")
 
 
+def test_faiss_file_is_read_as_numpy_after_torch_utils_swapped_faiss(
+    tmp_path: Path, ids: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`faiss.contrib.torch_utils` makes `reconstruct_n` return tensors, for the whole process."""
+    for kind in (faiss.IndexFlat, faiss.IndexFlatIP):
+        monkeypatch.setattr(kind, "reconstruct_n", lambda *_: pytest.fail("swapped"), raising=False)
+    [part] = faiss_file(tmp_path, ids).parts(10)
+    assert np.array_equal(part.vectors, VECTORS)
+
+
 @pytest.mark.parametrize("make", [numpy_file, parquet_file, faiss_file, lance_table])
 def test_files_of_vectors_become_a_gallery(make: Any, tmp_path: Path, ids: Path) -> None:
     file = make(tmp_path, ids)

@@ -117,6 +117,7 @@ class FaissFile:
             index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC | faiss.IO_FLAG_READ_ONLY)
         except RuntimeError as error:
             raise FormatError(f"{path}: not a faiss index ({_first(error)})") from error
+        self._swig: Any = faiss.swig_ptr
         self._whole = index  # which owns what the following refer to
         self._index = faiss.downcast_index(index)
         self.shown, self.rows, self.dim = str(path), int(index.ntotal), int(index.d)
@@ -140,7 +141,10 @@ class FaissFile:
     def parts(self, size: int) -> Iterator[VectorBatch]:
         for start in range(0, self.rows, size):
             count = min(size, self.rows - start)
-            vectors = self._index.reconstruct_n(start, count)
+            vectors = np.empty((count, self.dim), dtype=np.float32)
+            # `reconstruct_n` itself is swapped by faiss.contrib.torch_utils, which
+            # pytorch-metric-learning loads, for one that returns tensors.
+            self._index.reconstruct_n_c(start, count, self._swig(vectors))
             yield VectorBatch(self._ids[start : start + count], vectors, None, None)
 
 

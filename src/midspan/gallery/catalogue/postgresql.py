@@ -113,6 +113,9 @@ class Postgresql:
                 raise
             raise self._explain(error.orig) from error.orig
         except self._psycopg.Error as error:
+            if self._disconnected(error):
+                # A restart ends every connection; SQLAlchemy notices its own errors only.
+                self._sql.dispose()
             raise self._explain(error) from error
         except PoolTimeout as error:
             raise StoreError(
@@ -136,6 +139,12 @@ class Postgresql:
                 "acknowledged may be repeated"
             )
         return StoreError(f"{self.shown}: {first}")
+
+    def _disconnected(self, error: BaseException) -> bool:
+        """No SQLSTATE (the socket closed), a connection exception (08) or a shutdown (57P)."""
+        if not isinstance(error, self._psycopg.OperationalError):
+            return False
+        return error.sqlstate is None or error.sqlstate.startswith(("08", "57P"))
 
     def contended(self, error: BaseException) -> bool:
         """Readers too: who drops a space locks its table and then others, in another order."""
