@@ -58,12 +58,17 @@ demo: $(DEMO) ## train an old and two new encoders on real images, and show why 
 # forks of Ray, whose own threads may end their process: each has a process to itself. What they
 # print is shown when the other tests are done.
 SERVERS := $(VENV)/servers.txt
+# Where their tests are: to collect all the others takes ten seconds (tests/test_marks.py).
+RAY_TESTS := tests/cli/test_ray.py tests/upgrade/test_cluster_real.py
+MILVUS_TESTS := tests/gallery tests/upgrade/test_state_machine.py
 
 test: setup browser $(MILVUS) ## all tests, with coverage
 	@rm -f .coverage .coverage.*
-	@( failed=0; for kind in ray milvus; do \
-	  COVERAGE_FILE=.coverage.$$kind timeout 1800 $(BIN)/python -m pytest -m $$kind --cov \
-	    --cov-report= || failed=1; done; exit $$failed ) >$(SERVERS) 2>&1 & servers=$$!; \
+	@( failed=0; \
+	  timeout 1800 $(BIN)/python -m pytest -m ray $(RAY_TESTS) || failed=1; \
+	  COVERAGE_FILE=.coverage.milvus timeout 1800 $(BIN)/python -m pytest -m milvus --cov \
+	    --cov-report= $(MILVUS_TESTS) || failed=1; \
+	  exit $$failed ) >$(SERVERS) 2>&1 & servers=$$!; \
 	COVERAGE_FILE=.coverage.others timeout 2400 $(BIN)/python -m pytest $(SHARED) \
 	  -m "not milvus and not ray" --cov --cov-report=; others=$$?; \
 	wait $$servers; servers=$$?; echo "Ray and Milvus:"; cat $(SERVERS); \
