@@ -5,6 +5,7 @@ What a real cluster does is in test_cluster_real.py.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -26,6 +27,7 @@ from midspan.gallery import Item
 from midspan.spaces import Space
 from midspan.upgrade import Embed, Embedded, Latency, Settings, Upgrade
 from midspan.upgrade.cluster import Make, Workers, actor, backfill, connect, pool, run_on_cluster
+from midspan.upgrade.worker import RENEWALS
 from tests.upgrade.fake_ray import Die, FakeRay, Hang
 from tests.upgrade.test_backfill import verdict
 from tests.upgrade.world import (
@@ -325,6 +327,33 @@ def test_what_this_process_held_is_free_after_a_run(ray: FakeRay, small: Upgrade
     run(small, loading(encoder(NEW)), limit=8)
     left = small.gallery.work.claim(worker="other", limit=100, seconds=1)
     assert len(left) == 52
+
+
+def test_slow_batch_renews_its_lease_and_nobody_else_claims_it(
+    ray: FakeRay, upgrade: Upgrade, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every batch takes longer than its lease; meanwhile another run looks for work."""
+    work, renewed, good = upgrade.gallery.work, threading.Semaphore(0), encoder(NEW)
+    renew, stolen = work.renew, list[str]()
+
+    def counted(worker: str, *, seconds: float) -> int:
+        count = renew(worker, seconds=seconds)
+        renewed.release()
+        return count
+
+    def slow(items: Sequence[Item]) -> Embedded:
+        for _ in range(RENEWALS + 2):
+            assert renewed.acquire(timeout=60)
+        mine = {item.id for item in items}
+        others = work.claim(worker="other", limit=60, seconds=60)
+        stolen.extend(task.item.id for task in others if task.item.id in mine)
+        work.release("other")
+        return good(items)
+
+    monkeypatch.setattr(work, "renew", counted)
+    run(upgrade, loading(slow), settings=replace(SETTINGS, batch=30, lease=1.5))
+    assert stolen == []
+    all_hold(upgrade.gallery, NEW, MODEL)
 
 
 @pytest.mark.parametrize("address", ["", "ray:/x", "http://host:1", "host", "host:port"])

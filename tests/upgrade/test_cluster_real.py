@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -24,6 +26,7 @@ from tests.upgrade.ray_cluster import node_settings, started
 from tests.upgrade.world import NEW, OLD, accounted, add, all_hold, ids, make, picture, see
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray]
+ROOT = Path(__file__).parents[2]
 SETTINGS = Settings(batch=8, growth=1, lease=1000, retries=2, back_off=0.02)
 
 
@@ -142,4 +145,24 @@ def test_a_pause_keeps_what_workers_had(cluster: Any, gallery: Gallery, tmp_path
     upgrade.resume()
     rest = run_on_cluster(gallery, load, workers=workers, settings=SETTINGS)
     assert rest.report.written == 400 - report.written  # no lease was left behind
+    all_hold(gallery, NEW, {id: picture(id) for id in ids(400)})
+
+
+def test_the_driver_is_killed_and_the_same_command_continues(
+    cluster: Any, gallery: Gallery, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "tests.upgrade.worker", gallery.location, cluster.address]
+    driver = subprocess.Popen([*command, str(tmp_path)], cwd=ROOT)
+    while accounted(gallery)[1] < 40:
+        assert driver.poll() is None, "it ended by itself"
+        time.sleep(0.02)
+    driver.kill()
+    assert driver.wait() == -signal.SIGKILL
+    old, new, failed = accounted(gallery)
+    assert 0 < old < 400
+    again = subprocess.run(
+        [*command, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, timeout=240, check=True
+    )
+    assert int(again.stdout.split()[-1]) == old
+    assert accounted(gallery) == (0, new + old, failed)
     all_hold(gallery, NEW, {id: picture(id) for id in ids(400)})

@@ -97,7 +97,6 @@ def run_on_cluster(
     )
     try:
         with (
-            shift.worker.renewing_leases(),
             connected(workers.address) as ray,
             Pool(
                 ray, make, workers=workers, welcome=shift.welcome, note=shift.note, pack=pack
@@ -153,7 +152,10 @@ class _ClusterLoop:
             pool.take(wait=IDLE)
         self.worker = self._begun()  # loading is no part of its rate, as in the local run
         total = self.worker.gallery.count().pending
-        with progress.bar("backfill", total=total, unit="items", show=self.show) as done:
+        with (
+            self.worker.renewing_leases(),
+            progress.bar("backfill", total=total, unit="items", show=self.show) as done,
+        ):
             while (why := self.worker.must_stop()) is None:
                 why = self._fill(pool)
                 if why is not None and not pool.items:
