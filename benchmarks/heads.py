@@ -1,16 +1,18 @@
 """Heads over frozen features: every method, four allocations, three splits times three seeds.
 
     python benchmarks/heads.py protocol --lists LISTS --out OUT      # steps, rate and loss for all
-    python benchmarks/heads.py tune --lists LISTS --out OUT          # on validation classes of CUB
+    python benchmarks/heads.py tune --lists LISTS --out OUT --sets cub,market --splits 1
     python benchmarks/heads.py strength --lists LISTS --out OUT --flowers FOLDER
-    python benchmarks/heads.py run  --lists LISTS --out OUT [--flowers FOLDER] [--sets cub,market]
+    python benchmarks/heads.py run  --lists LISTS --out OUT [--flowers FOLDER] [--rule one-setting]
 
 `protocol` trains the independent encoders alone, on classes held out from CUB's training classes.
-`tune` tries the same number of candidates for each method on classes held out from CUB's training
-classes and writes the best of each to results/heads_chosen.json; `run` takes them as they are to
-the test classes of every set, except that ours has two settings and takes the one that is better on
-held-out classes of the training data: these two are from `strength`, which tries more settings of
-ours on validation classes of every set. All append to a CSV and continue where they were stopped.
+`tune` tries the same number of candidates for each method on classes held out from the training
+classes of each set named and writes the best of each to results/heads_chosen_<set>.json. `run`
+takes the two of CUB and Market-1501 to the test classes of every set: in each cell a method gets
+the one with the better self on held-out training classes (results/heads.csv); by the rule
+one-setting it gets that of CUB everywhere (heads_one_setting.csv). `strength` tries more settings
+of ours on validation classes of every set. All append to a CSV and continue where they were
+stopped.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import csv
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,7 @@ import torch
 from heads_cell import (
     Old,
     Protocol,
+    Trained,
     allocation_rows,
     embed,
     fitted_bridge,
@@ -39,18 +42,12 @@ from heads_cell import (
     train_old,
 )
 from heads_data import BACKBONES, HeadsData, load
-from heads_grid import (
-    BY_HELD_OUT,
-    GRID,
-    PROTOCOL,
-    PROTOCOLS,
-    REFERENCES,
-    STRENGTHS,
-    Candidate,
-)
+from heads_grid import GRID, PROTOCOL, PROTOCOLS, REFERENCES, STRENGTHS, Candidate
+
+from midspan.spaces import FloatArray, IntArray
+from midspan.training.held_out import best_on_held_out
 
 RESULTS = Path(__file__).parent / "results"
-CHOSEN = RESULTS / "heads_chosen.json"
 ALLOCATIONS = (
     "extended-class",
     "extended-data",
@@ -59,6 +56,7 @@ ALLOCATIONS = (
 )
 BRIDGES = ("ridge", "kernel")
 OURS = "trusted_matching"
+TUNED_ON = ("cub", "market")  # where the two settings of a method come from
 
 
 @dataclass(frozen=True)
@@ -137,19 +135,8 @@ class Runner:
         upper = self._independent(cell, old, old_gallery, before, bridges=bridges)
         for name in todo:
             candidate = candidates[name]
-            trained = train_new(
-                data,
-                old,
-                backbone=cell.backbone,
-                method=candidate.method,
-                protocol=replace(protocol, **candidate.protocol),
-                seed=cell.seed + 1,  # encoders that start alike are not independent
-                mixup=candidate.mixup,
-                start=candidate.start,
-                dim=candidate.dim,
-                class_rows=candidate.class_rows,
-                instead=candidate.instead,
-            )
+            chosen, settled, trial_seconds = self._settled(cell, old, candidate)
+            trained = self._train(data, cell, old, settled)
             query, gallery = self._embedded(cell, trained.encoder)
             own = data.judge(query, gallery)
             dims = old_gallery.shape[1]
@@ -158,10 +145,39 @@ class Runner:
             cross = data.judge(query, old_gallery)
             self._keep(cell, name, {"self": own, "cross": cross})
             values = scored(own=own, cross=cross, old=before, upper=upper)
-            self.table.add(
-                cell.key(name),
-                {**values, "seconds": trained.seconds, "settings": candidate.to_json()},
-            )
+            taken = {"seconds": trained.seconds + trial_seconds, "chosen": chosen}
+            self.table.add(cell.key(name), {**values, **taken, "settings": candidate.to_json()})
+
+    def _train(self, data: HeadsData, cell: Cell, old: Old, candidate: Candidate) -> Trained:
+        return train_new(
+            data,
+            old,
+            backbone=cell.backbone,
+            method=candidate.method,
+            protocol=replace(self.protocol, **candidate.protocol),
+            seed=cell.seed + 1,  # encoders that start alike are not independent
+            mixup=candidate.mixup,
+            start=candidate.start,
+            dim=candidate.dim,
+            class_rows=candidate.class_rows,
+        )
+
+    def _settled(self, cell: Cell, old: Old, candidate: Candidate) -> tuple[str, Candidate, float]:
+        """The better of two settings on held-out training classes, its name, and the seconds."""
+        if candidate.instead is None:
+            return "", candidate, 0.0
+        data, seconds = cell.data, 0.0
+
+        def trial(tried: Candidate, kept: IntArray, held: IntArray) -> FloatArray:
+            nonlocal seconds
+            trained = self._train(replace(data, train=data.train[kept]), cell, old, tried)
+            seconds += trained.seconds
+            return embed(trained.encoder, data.features[cell.backbone][data.train[held]])
+
+        two = dict(zip(TUNED_ON, (candidate, candidate.instead), strict=True))
+        codes = np.unique(data.labels[data.train], return_inverse=True)[1].astype(np.int64)
+        choice = best_on_held_out(codes, two, trial=trial, seed=cell.split)
+        return choice.name, two[choice.name], seconds
 
     def _done(self, cell: Cell, name: str, given: Candidate) -> bool:
         """A row of other settings than these does not count."""
@@ -207,7 +223,8 @@ class Runner:
             found = data.judge(vectors, old_gallery)
             self._keep(cell, name, {"self": own, "cross": found})
             values = scored(own=own, cross=found, old=before, upper=upper)
-            self.table.add(cell.key(name), {**values, "seconds": trained.seconds, "settings": "{}"})
+            taken = {"seconds": trained.seconds, "chosen": "", "settings": "{}"}
+            self.table.add(cell.key(name), {**values, **taken})
         return upper
 
     def _embedded(self, cell: Cell, encoder: Any) -> tuple[Any, Any]:
@@ -266,51 +283,62 @@ def protocol(given: argparse.Namespace) -> None:
 
 
 def tune(given: argparse.Namespace) -> None:
-    data = load("cub", lists=given.lists, flowers=None).validation()
-    runner = Runner(Table(RESULTS / "heads_tune.csv"), per_query=None)
-    named = {
+    for name in given.sets.split(","):
+        data = load(name, lists=given.lists, flowers=given.flowers).validation()
+        runner = Runner(Table(RESULTS / "heads_tune.csv"), per_query=None)
+        named = _grid_by_name(GRID)
+        allocations = ("extended-class", "extended-backbone-class")
+        for cell in cells(data, splits=given.splits, seeds=1, allocations=allocations):
+            runner.cell(cell, named, bridges=True)
+        scores: dict[str, list[float]] = {}
+        for key, row in runner.table.done.items():
+            if key[0] == data.name and key[1] in allocations:
+                scores.setdefault(key[-1], []).append(float(row["p_1"]))
+        best = {}
+        for method, candidates in GRID.items():
+            names = [f"{method}#{number}" for number in range(len(candidates))]
+            first = max(names, key=lambda name: float(np.mean(scores[name])))
+            p_1 = round(float(np.mean(scores[first])), 5)
+            best[method] = {"p_1": p_1, **json.loads(named[first].to_json())}
+        path = RESULTS / f"heads_chosen_{name}.json"
+        path.write_text(json.dumps(best, indent=1) + "\n", encoding="utf-8")
+        print(path.read_text(encoding="utf-8"))
+
+
+def _grid_by_name(grid: Mapping[str, list[Candidate]]) -> dict[str, Candidate]:
+    return {
         f"{method}#{number}": candidate
-        for method, candidates in GRID.items()
+        for method, candidates in grid.items()
         for number, candidate in enumerate(candidates)
     }
-    allocations = ("extended-class", "extended-backbone-class")
-    for cell in cells(data, splits=given.splits, seeds=1, allocations=allocations):
-        runner.cell(cell, named, bridges=True)
-    scores: dict[str, list[float]] = {}
-    for key, row in runner.table.done.items():
-        if key[0] != data.name or key[1] not in allocations:
-            continue
-        scores.setdefault(key[-1], []).append(float(row["p_1"]))
-    chosen = {}
-    for method, candidates in GRID.items():
-        names = [f"{method}#{number}" for number in range(len(candidates))]
-        best = max(names, key=lambda name: float(np.mean(scores[name])))
-        chosen[method] = {
-            "p_1": round(float(np.mean(scores[best])), 5),
-            **asdict(named[best]),
-        }
-    CHOSEN.write_text(json.dumps(chosen, indent=1) + "\n", encoding="utf-8")
-    print(CHOSEN.read_text())
+
+
+def chosen(name: str) -> dict[str, Candidate]:
+    """The best of each method on validation classes of a set, by `tune`."""
+    text = (RESULTS / f"heads_chosen_{name}.json").read_text(encoding="utf-8")
+    found = json.loads(text)
+    for entry in found.values():
+        del entry["p_1"]
+    return {method: Candidate(**entry) for method, entry in found.items()}
+
+
+def both() -> dict[str, Candidate]:
+    """That of CUB, and that of Market-1501 instead where a trial prefers it."""
+    first, second = (chosen(name) for name in TUNED_ON)
+    return {
+        method: given if given == second[method] else replace(given, instead=second[method])
+        for method, given in first.items()
+    }
 
 
 def strength(given: argparse.Namespace) -> None:
     """Settings of ours, and the published methods as chosen, on validation classes of each set."""
-    chosen = json.loads(CHOSEN.read_text(encoding="utf-8"))
-    for entry in chosen.values():
-        entry.pop("p_1")
-    named = {name: Candidate(**entry) for name, entry in chosen.items() if name != OURS}
     path = RESULTS / "heads_strength.csv"
-    if given.methods is None:
-        named |= {f"{OURS}#{number}": candidate for number, candidate in enumerate(STRENGTHS)}
-        named[f"{OURS}#held-out"] = BY_HELD_OUT
-    else:  # what others would gain from a choice by set: all their candidates
+    named = {name: candidate for name, candidate in chosen("cub").items() if name != OURS}
+    named |= _grid_by_name({OURS: STRENGTHS})
+    if given.methods is not None:  # what others would gain from a choice by set
         path = RESULTS / "heads_strength_others.csv"
-        named = {
-            f"{method}#{number}": candidate
-            for method in given.methods.split(",")
-            for number, candidate in enumerate(GRID[method])
-        }
-        named[f"{OURS}#held-out"] = BY_HELD_OUT
+        named = _grid_by_name({method: GRID[method] for method in given.methods.split(",")})
     runner = Runner(Table(path), per_query=None)
     for name in given.sets.split(","):
         data = load(name, lists=given.lists, flowers=given.flowers).validation()
@@ -319,13 +347,11 @@ def strength(given: argparse.Namespace) -> None:
 
 
 def run(given: argparse.Namespace) -> None:
-    chosen = json.loads(CHOSEN.read_text(encoding="utf-8"))
-    for entry in chosen.values():
-        entry.pop("p_1")
-    methods = {name: Candidate(**entry) for name, entry in chosen.items()}
-    methods[OURS] = BY_HELD_OUT
-    references = REFERENCES(chosen)
-    runner = Runner(Table(RESULTS / "heads.csv"), per_query=given.out / "per_query")
+    by_trial = given.rule == "held-out"
+    methods = both() if by_trial else chosen("cub")
+    references = REFERENCES(chosen("cub"), chosen("market")) if by_trial else {}
+    path = RESULTS / ("heads.csv" if by_trial else "heads_one_setting.csv")
+    runner = Runner(Table(path), per_query=given.out / "per_query" if by_trial else None)
     sets = [load(name, lists=given.lists, flowers=given.flowers) for name in given.sets.split(",")]
     first = set(list(order(given.splits, given.seeds))[: given.splits])
     for split, seed in order(given.splits, given.seeds):
@@ -347,7 +373,8 @@ def main() -> None:
     parser.add_argument("--lists", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--flowers", type=Path)
-    parser.add_argument("--sets", default="cub,market,flowers")
+    parser.add_argument("--sets", default="cub,market,flowers", help="tune: cub,market was used")
+    parser.add_argument("--rule", choices=("held-out", "one-setting"), default="held-out")
     parser.add_argument("--methods", help="these alone, by comma; run: '' for the bridges")
     parser.add_argument("--splits", type=int, default=3, help="tune and strength: 1 was used")
     parser.add_argument("--seeds", type=int, default=3)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,6 @@ from midspan.losses import LOSSES
 from midspan.methods import METHODS, OldArtifacts, OldClassifier
 from midspan.spaces import Embeddings, FloatArray, IntArray, Space
 from midspan.training.freeze import ridge_start
-from midspan.training.held_out import best_on_held_out
 from midspan.training.loop import TrainingTask, fit
 from midspan.training.settings import TrainSettings
 from midspan.training.views import FeatureView
@@ -124,34 +123,9 @@ def train_new(
     start: str = "random",
     dim: int | None = None,
     class_rows: str = "old-centres",
-    instead: Mapping[str, Any] | None = None,
 ) -> Trained:
-    """method: [method] of a run file. class_rows: where the classifier starts (not independent).
-
-    instead: another [method], taken where a trial on held-out training classes finds it better.
-    """
+    """method: [method] of a run file. class_rows: where the classifier starts (not independent)."""
     rows, dim = data.train, dim or protocol.dim
-    if instead is not None:
-
-        def trial(tried: Mapping[str, Any], kept: IntArray, held: IntArray) -> FloatArray:
-            found = train_new(
-                replace(data, train=rows[kept]),
-                old,
-                backbone=backbone,
-                method=tried,
-                protocol=protocol,
-                seed=seed,
-                mixup=mixup,
-                start=start,
-                dim=dim,
-                class_rows=class_rows,
-            )
-            return embed(found.encoder, data.features[backbone][rows[held]])
-
-        codes = np.unique(data.labels[rows], return_inverse=True)[1].astype(np.int64)
-        choice = best_on_held_out(codes, {"method": method, "instead": instead}, trial=trial)
-        print(f"on held-out classes: {choice.scores}")
-        method = {"method": method, "instead": instead}[choice.name]
     names, labels = np.unique(data.labels[rows], return_inverse=True)
     labels = labels.astype(np.int64)
     torch.manual_seed(seed)
