@@ -204,3 +204,15 @@ def test_market_persons_are_compared_by_number() -> None:
         Market1501().evaluate(gallery[[1]], query)
     with pytest.raises(EvaluationError, match="not the data set's own persons; pass root"):
         Market1501().evaluate(replace(query, numbered=True), gallery)
+
+
+def test_floats_too_large_to_be_distinct_are_refused() -> None:
+    with pytest.raises(DataError, match="expected names"):
+        as_names(1e19 * np.arange(1, 21))
+    assert as_names(np.array([1.0, 2.0**53])).tolist() == ["1", str(2**53)]
+
+
+def test_bytes_that_are_not_utf8_are_refused() -> None:
+    with pytest.raises(DataError, match="bytes that are not UTF-8"):
+        as_names(np.array([b"caf\xe9"]))
+    assert as_names(np.array(["café".encode()])).tolist() == ["café"]

@@ -44,14 +44,21 @@ def _text(values: npt.NDArray[Any], what: str) -> StrArray:
     if kind in "iub":
         return values.astype(np.str_)
     if kind == "S":
-        return np.char.decode(values, "utf-8")
+        try:
+            return np.char.decode(values, "utf-8")
+        except UnicodeDecodeError as error:
+            raise DataError(
+                f"{what} are bytes that are not UTF-8, first {error.object!r}; decode them to text "
+                "before they are saved"
+            ) from None
     if kind == "f":
         missing = int(np.isnan(values).sum())
         if missing:
             raise DataError(
                 f"{missing} of {len(values)} {what} are NaN (missing); drop those rows first"
             )
-        whole = np.isfinite(values) & (values == np.floor(values))
+        # Beyond 2^53 neighbouring numbers are one float: distinct names would become one.
+        whole = (np.abs(values) <= 2**53) & (values == np.floor(values))
         if whole.all():
             return values.astype(np.int64).astype(np.str_)
     if kind == "O" and all(isinstance(one, str | int | np.integer) for one in values):

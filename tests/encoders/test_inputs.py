@@ -12,7 +12,7 @@ from PIL import Image
 from midspan.data import folder
 from midspan.encoders import Encoder, build_encoder
 from midspan.encoders.inputs import stacked
-from midspan.errors import DataError, EncoderError
+from midspan.errors import ConfigError, DataError, EncoderError
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +69,21 @@ def test_layout_says_what_three_axes_are() -> None:
         stacked(images, layout="CHW")  # type: ignore[arg-type]
     with pytest.raises(EncoderError, match=r"images are uint8\(3, 5, 4\)"):
         stacked(images, layout="NHWC")
+
+
+@pytest.mark.parametrize("shape", [(40, 50, 2), (32, 32, 5), (3, 40, 50), (20, 8, 8)])
+def test_three_axes_that_are_not_one_image_need_a_layout(
+    encoder: Encoder, shape: tuple[int, ...]
+) -> None:
+    images = np.zeros(shape, dtype=np.uint8)
+    with pytest.raises(EncoderError, match="give layout = 'NHW' for a stack"):
+        encoder.embed(images, progress=False)
+    assert stacked(images, layout="NHW").shape == (*shape, 1)
+
+
+def test_device_that_is_not_here_is_refused(encoder: Encoder, photos: Path) -> None:
+    with pytest.raises(ConfigError, match="device 'bla': expected 'cpu', 'cuda'"):
+        encoder.embed(photos, device="bla", progress=False)
 
 
 def test_what_is_no_image_is_refused_with_what_is(encoder: Encoder, photos: Path) -> None:

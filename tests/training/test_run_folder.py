@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from midspan.errors import MidspanError, RunError
+from midspan.errors import ConfigError, MidspanError, RunError
 from midspan.training import RunConfig, train
 from midspan.training.lock import LOCK, locked
 
@@ -65,6 +66,55 @@ def test_typo_does_not_claim_the_folder(tmp_path: Path, name: str) -> None:
     with pytest.raises(MidspanError):
         train(RunConfig.from_dict(changed(*TYPOS[name])), out=out, progress=False)
     assert not out.exists()
+
+
+LATE: dict[str, dict[str, dict[str, Any]]] = {  # found only when the parts of the run meet
+    "dim below the old one": {"encoder": {"dim": 8}},
+    "more blocks than there are": {"encoder": {"freeze": 99}},
+    "ridge start into fewer dims": {"encoder": {"start": "ridge", "dim": 8}},
+    "mixup without a term for it": {"train": {"mixup": 0.5}},
+    "old centres of another dim": {"classifier": {"init": "old-centres"}, "encoder": {"dim": 8}},
+    "column that the data lacks": {
+        "evaluate": {"metrics": ["map"], "exclude_column": "nocol"},
+        "data": {"name": "digits"},
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def old_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("old") / "run"
+    train(RunConfig.from_dict(SETTINGS), out=out, progress=False)
+    return out
+
+
+@pytest.mark.parametrize("name", LATE)
+def test_setting_refused_after_the_data_is_read_claims_no_folder(
+    tmp_path: Path, old_run: Path, name: str
+) -> None:
+    settings = {section: dict(values) for section, values in SETTINGS.items()}
+    settings |= {"method": {"name": "bct"}, "old": {"run": str(old_run)}}
+    good = json.loads(json.dumps(settings))
+    for section, values in LATE[name].items():
+        settings.setdefault(section, {}).update(values)
+    out = tmp_path / "run"
+    with pytest.raises(MidspanError):
+        train(RunConfig.from_dict(settings), out=out, progress=False)
+    assert not out.exists()
+    train(RunConfig.from_dict(good), out=out, progress=False)  # the corrected command
+    kept = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    with pytest.raises(MidspanError):
+        train(RunConfig.from_dict(settings), out=out, restart=True, progress=False)
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == kept
+
+
+@pytest.mark.parametrize("device", ["cuda:9x", "bla", "cuda"])
+def test_unknown_device_is_refused_before_the_folder_is_made(tmp_path: Path, device: str) -> None:
+    if device == "cuda" and torch.cuda.is_available():
+        pytest.skip("there is a CUDA device")
+    with pytest.raises(ConfigError, match=f"device '?{device}"):
+        train(RunConfig.from_dict(SETTINGS), out=tmp_path / "run", device=device, progress=False)
+    assert not (tmp_path / "run").exists()
 
 
 def test_typo_with_restart_leaves_the_former_run_alone(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from midspan.encoders.backbones.base import Backbone
 from midspan.encoders.confidence_range import CONFIDENCE_RANGE
+from midspan.encoders.devices import device_named
 from midspan.encoders.embedding import (
     Ids,
     OnFailure,
@@ -234,7 +235,7 @@ class Encoder(nn.Module):
             progress: A progress bar.
             ids: Of the items; default: the names of files, or the numbers of rows.
             layout: Of an array: "HW", "HWC", "NHW" or "NHWC", with 1, 3 or 4 channels. Without it,
-                three axes are one image if the last is 1, 3 or 4, else grey images.
+                three axes are one image, with 1, 3 or 4 as the last.
             on_failure: Receives the id and the reason of each image that cannot be decoded, which
                 is then left out; without it such an image is an ImageError.
 
@@ -246,7 +247,7 @@ class Encoder(nn.Module):
             ImageError: An image cannot be decoded.
         """
         if device is not None:
-            self.to(device)
+            self.to(device_named(device))
         here = self.device
         was_training = self.training
         self.eval()

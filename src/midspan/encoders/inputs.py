@@ -69,13 +69,16 @@ def images_of(
 def stacked(images: npt.NDArray[Any], *, layout: Layout | None = None) -> Pixels:
     """(N, H, W, C) from any of the layouts: one image (H, W) or (H, W, C), or a stack of them.
 
-    Without `layout`, three axes are one image if the last can be its channels (1, 3 or 4), else
-    grey images.
+    Without `layout`, three axes are one image, so the last must be its channels (1, 3 or 4).
     """
     given = images
     if layout is None:
-        colour = images.ndim == 3 and images.shape[2] in CHANNELS
-        layout = {2: "HW", 3: "HWC" if colour else "NHW"}.get(images.ndim, "NHWC")
+        layout = {2: "HW", 3: "HWC"}.get(images.ndim, "NHWC")  # type: ignore[assignment]
+        if images.ndim == 3 and images.shape[2] not in CHANNELS:
+            raise EncoderError(
+                f"an array of {images.shape} may be one image or a stack of grey ones: expected "
+                "1, 3 or 4 channels as the last axis of one image; give layout = 'NHW' for a stack"
+            )
     elif layout not in get_args(Layout):
         raise EncoderError(f"layout = {layout!r}; expected one of {', '.join(get_args(Layout))}")
     assert layout is not None

@@ -65,12 +65,11 @@ def load_encoder(where: str | Path, *, device: str | None = None) -> Encoder | O
         if error.name != "torch":
             raise
         raise MissingDependency("torch", extra="train", required_for=f"encoder {text!r}") from error
-    import torch
-
     from midspan.encoders.allocator import keep_freed_memory
+    from midspan.encoders.devices import device_named
 
-    chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    if chosen == "cpu":
+    chosen = device_named(device)
+    if chosen.type == "cpu":
         keep_freed_memory()
     encoder.to(chosen)
     encoder.eval()

@@ -14,7 +14,7 @@ from midspan.losses import LOSSES, RecognitionLoss
 from midspan.losses.partial_fc import PartialFC
 from midspan.methods import METHODS, Method
 from midspan.training.augment import chain
-from midspan.training.inputs import SOURCES
+from midspan.training.inputs import SOURCES, Inputs
 from midspan.training.settings import RunConfig
 from midspan.training.variations import VARIATIONS
 
@@ -46,6 +46,19 @@ def check_config(config: RunConfig) -> None:
             "tensorboard", extra="train", required_for="[train] tensorboard = true"
         )
     built_parts(config)
+
+
+def check_columns(config: RunConfig, inputs: Inputs) -> None:
+    """Columns that the test at the end of the run needs: known before it is trained."""
+    column = config.evaluate.exclude_column
+    if column is None or inputs.test is None or not config.evaluate.metrics:
+        return
+    there = sorted(inputs.test.columns)
+    if column not in there:
+        raise ConfigError(
+            f"[evaluate] exclude_column = {column!r}: expected a column of the data, got none of "
+            f"that name (columns: {', '.join(there) or 'none'}); correct it, or drop it"
+        )
 
 
 def built_parts(config: RunConfig) -> tuple[RecognitionLoss, Method]:

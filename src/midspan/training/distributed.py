@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch import distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from midspan.encoders.devices import device_named
 from midspan.errors import ConfigError, ProcessLost, RunError
 
 T = TypeVar("T")
@@ -171,7 +172,7 @@ def join_processes(device: str | None) -> Iterator[tuple[Processes, torch.device
         )
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world == 1:
-        yield Processes(), torch.device(device or _best_device())
+        yield Processes(), device_named(device)
         return
     machine_rank = int(os.environ["LOCAL_RANK"])
     where = _own_device(device, machine_rank)
@@ -231,12 +232,8 @@ def per_process_rng(device: torch.device) -> Iterator[None]:
         yield
 
 
-def _best_device() -> str:
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
 def _own_device(device: str | None, machine_rank: int) -> torch.device:
-    chosen = torch.device(device or _best_device())
+    chosen = device_named(device)
     if ":" in str(chosen):
         raise ConfigError(
             f"device {device}: under torchrun every process takes the GPU of its own number; "

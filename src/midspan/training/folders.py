@@ -6,8 +6,8 @@ import json
 import os
 import platform
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
@@ -55,17 +55,31 @@ class RunFolder:
         return self.finished
 
     @contextmanager
-    def claimed(self, config: RunConfig, *, restart: bool = False) -> Iterator[None]:
-        """Make the folder, or continue in it, as the only process that works there."""
+    def claimed(self, config: RunConfig, *, restart: bool = False) -> Iterator[Callable[..., None]]:
+        """Hold the folder as the only process that works there.
+
+        Nothing is written or removed before the function that it yields is called with the names
+        of the classes: settings that turn out not to fit leave the folder as it was.
+        """
+        made = not self.path.exists()
         self.path.mkdir(parents=True, exist_ok=True)
-        with locked(self.path):
-            self.check(config, restart=restart)
-            if restart:
-                self._clear()
-            write_whole(self.path / CONFIG, to_toml(config.raw))
-            if not (self.path / ENV).exists():
-                write_whole(self.path / ENV, json.dumps(environment(), indent=2) + "\n")
-            yield
+        try:
+            with locked(self.path):
+                self.check(config, restart=restart)
+
+                def begin(class_names: Sequence[str]) -> None:
+                    if restart:
+                        self._clear()
+                    write_whole(self.path / CONFIG, to_toml(config.raw))
+                    if not (self.path / ENV).exists():
+                        write_whole(self.path / ENV, json.dumps(environment(), indent=2) + "\n")
+                    self.keep_classes(class_names)
+
+                yield begin
+        finally:
+            if made:
+                with suppress(OSError):  # not empty: the run has begun
+                    self.path.rmdir()
 
     @property
     def checkpoint(self) -> Path:

@@ -25,7 +25,7 @@ from midspan.training.assemble import (
     start_at_old,
     variations,
 )
-from midspan.training.checks import check_config
+from midspan.training.checks import check_columns, check_config
 from midspan.training.distributed import Processes, check_shared, join_processes
 from midspan.training.folders import TENSORBOARD, RunFolder
 from midspan.training.freeze import freeze, head_alone
@@ -149,12 +149,23 @@ def _train(
     )
     torch.manual_seed(config.seed)  # class rows and what a method learns
     encoder = new_encoder(config, inputs)
+    check_columns(config, inputs)
     with ExitStack() as held:
-        processes.once(lambda: held.enter_context(folder.claimed(config, restart=restart)))
+        begun: list[Callable[..., None]] = []  # in the first process, which writes
+        processes.once(
+            lambda: begun.append(held.enter_context(folder.claimed(config, restart=restart)))
+        )
         check_shared(folder.path, processes)
-        processes.once(lambda: folder.keep_classes(inputs.class_names))
         return _train_in(
-            folder, config, inputs, old, encoder, processes=processes, device=device, show=show
+            folder,
+            config,
+            inputs,
+            old,
+            encoder,
+            begin=lambda: processes.once(lambda: begun[0](inputs.class_names)),
+            processes=processes,
+            device=device,
+            show=show,
         )
 
 
@@ -165,10 +176,12 @@ def _train_in(
     old: OldModel | None,
     encoder: Encoder,
     *,
+    begin: Callable[[], None],
     processes: Processes,
     device: torch.device,
     show: bool,
 ) -> RunResult:
+    """begin: called when every part of the run has accepted its settings, before it is trained."""
     frozen = freeze(encoder, config.encoder.freeze)
     features = frozen_features(
         config, encoder, inputs, frozen=frozen, processes=processes, show_progress=show
@@ -194,18 +207,19 @@ def _train_in(
     )
     if config.encoder.start == "ridge":
         start_at_old(encoder, inputs, features, known, show_progress=show)
-
+    task = TrainingTask(
+        encoder=learner,
+        loss=loss,
+        method=method,
+        load=load,
+        labels=inputs.labels,
+        old_vectors=None if known is None else known.vectors,
+        old_view=None if views is None or known is None else views.view,
+        variations=variations(config, inputs.train, processes=processes),
+    )
+    begin()
     seconds = fit(
-        TrainingTask(
-            encoder=learner,
-            loss=loss,
-            method=method,
-            load=load,
-            labels=inputs.labels,
-            old_vectors=None if known is None else known.vectors,
-            old_view=None if views is None or known is None else views.view,
-            variations=variations(config, inputs.train, processes=processes),
-        ),
+        task,
         settings=config.train,
         seed=config.seed,
         device=device,
