@@ -110,18 +110,37 @@ def test_centres_and_radii_are_those_of_the_views() -> None:
 
 
 @pytest.mark.parametrize("views", ["shown", "cached"])
-def test_the_views_of_a_run_are_in_its_metrics(views: str, old_run: Path, tmp_path: Path) -> None:
+def test_the_views_of_a_run_are_in_its_metrics(
+    views: str, old_run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     raw = {**BASE, "method": {"name": "advbct"}, "old": {"run": str(old_run), "views": views}}
     result = train(RunConfig.from_dict(raw), out=tmp_path / views, progress=False)
     assert result.metrics["old_views"] == views
+    asked = "without augmentation: [old] views = 'cached' asks for it"
+    assert (asked in result.metrics.get("old_views_note", "")) == (views == "cached")
+    assert (asked in caplog.text) == (views == "cached")
 
 
-def test_vectors_alone_are_cached_and_the_run_says_so(old_run: Path, tmp_path: Path) -> None:
+def test_cached_views_of_images_shown_as_they_are_need_no_note(
+    old_run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    plain = {**BASE, "train": {**BASE["train"], "augment": []}}
+    raw = {**plain, "method": {"name": "l2"}, "old": {"run": str(old_run), "views": "cached"}}
+    result = train(RunConfig.from_dict(raw), out=tmp_path / "plain", progress=False)
+    assert result.metrics["old_views"] == "cached"
+    assert "old_views_note" not in result.metrics
+    assert "without augmentation" not in caplog.text
+
+
+def test_vectors_alone_are_cached_and_the_run_says_so(
+    old_run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path = load_encoder(old_run).embed(digits(), progress=False).save(tmp_path / "old.npz")
     raw = {**BASE, "method": {"name": "l2"}, "old": {"embeddings": str(path)}}
     result = train(RunConfig.from_dict(raw), out=tmp_path / "new", progress=False)
     assert result.metrics["old_views"] == "cached"
     assert "only vectors are left" in result.metrics["old_views_note"]
+    assert "only vectors are left" in caplog.text
     raw["old"] = {"embeddings": str(path), "views": "shown"}
     with pytest.raises(ConfigError, match="only vectors are left; set views = 'cached'"):
         train(RunConfig.from_dict(raw), out=tmp_path / "wrong", progress=False)
@@ -132,7 +151,7 @@ def test_a_prefix_run_is_compared_by_its_first_dims(old_run: Path, tmp_path: Pat
         **BASE,
         "encoder": {**BASE["encoder"], "dim": 24, "start": "ridge"},
         "train": {**BASE["train"], "mixup": 0.5},
-        "method": {"name": "trusted_matching"},
+        "method": {"name": "trusted-matching"},
         "old": {"run": str(old_run)},
     }
     result = train(RunConfig.from_dict(raw), out=tmp_path / "wide", progress=False)

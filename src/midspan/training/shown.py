@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -21,6 +22,7 @@ from midspan.training.old import OldModel, Views
 from midspan.training.settings import RunConfig
 from midspan.training.views import FeatureView, OldView, ShownView
 
+log = logging.getLogger(__name__)
 BATCH = 256  # images of one augmented pass at a time
 
 
@@ -54,9 +56,12 @@ def old_views(
                 "[train] mixup needs old vectors of the mixtures, but they are cached"
                 + (f": {unable}" if unable else "; set [old] views = 'shown'")
             )
-        changed = bool(config.train.augment) or config.variations is not None
-        note = f"old vectors are of images without augmentation: {unable}" if changed else ""
-        return OldViews("cached", note=note if unable else "")
+        if not config.train.augment and config.variations is None:
+            return OldViews("cached")  # nothing is changed: plain images are what is shown
+        why = unable or "[old] views = 'cached' asks for it"
+        note = f"old vectors are of images without augmentation: {why}"
+        log.warning(note)
+        return OldViews("cached", note=note)
     if not (config.train.augment or config.train.mixup or config.variations is not None):
         return OldViews("shown")  # one view there is, and its vectors are cached
     assert old is not None
