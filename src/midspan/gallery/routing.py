@@ -98,6 +98,8 @@ def parts(
     old, new = state.spaces[record.old], state.spaces[record.new]
     came_old = _place(spaces, (record.old,))
     came_new = _place(spaces, (record.new, record.mapped))  # a mapped vector stands for a new one
+    if len(spaces) > 1:
+        _refuse_strangers(spaces, old, new, record)
     if came_old is not None and (came_new is None or arm == "old"):
         live = (record.old, record.new) if record.mode == "direct" else (record.old,)
         return [SearchPart(live, live, came_old)]
@@ -166,6 +168,16 @@ def with_mapped(
 def _place(spaces: Sequence[Space], fingerprints: tuple[str | None, ...]) -> int | None:
     places = (place for place, space in enumerate(spaces) if space.fingerprint in fingerprints)
     return next(places, None)
+
+
+def _refuse_strangers(spaces: Sequence[Space], old: Space, new: Space, record: Record) -> None:
+    """A vector of a third encoder beside one of the two ends is a mix-up, not a further query."""
+    for space in spaces:
+        if space.fingerprint not in (record.old, record.new, record.mapped):
+            raise SpaceMismatch(
+                f"queries in several spaces came in {_listed(spaces)}; this gallery is between "
+                f"{old} and {new}, and {space} is neither: leave it out"
+            )
 
 
 def _comparable(spaces: Sequence[Space], old: Space, new: Space, record: Record) -> int:
@@ -255,25 +267,34 @@ class PairedSample:
             raise FormatError(f"the upgrade's sample is not readable ({error})") from error
 
 
-def sample_kind(old: str, new: str) -> str:
-    """The kind of the blobs that hold a sample of these two spaces (fingerprints)."""
-    return f"sample {fingerprint(old, new)[:32]}"
+def sample_kind(old: str) -> str:
+    """The kind of the blobs that hold vectors of this space (fingerprint), to drop with it."""
+    return f"sample of {fingerprint(old)[:24]}"
 
 
 def store_sample(blobs: Blobs, sample: PairedSample, *, old: str, new: str) -> str:
     """Keep it instead of an earlier one of the same spaces; returns its digest."""
-    kind = sample_kind(old, new)
-    digest = blobs.put(sample.to_bytes(), kind=kind)
-    for other in blobs.of_kind(kind):
-        if other != digest:
+    data, pair = sample.to_bytes(), _pair_name(old, new)
+    name = f"{pair}{hashlib.sha256(data).hexdigest()[:32]}"
+    digest = blobs.put(data, kind=sample_kind(old), digest=name)
+    for other in blobs.of_kind(sample_kind(old)):
+        if other != digest and other.startswith(pair):
             blobs.delete(other)
     return digest
 
 
 def find_sample(blobs: Blobs, *, old: str, new: str) -> tuple[str, PairedSample] | None:
     """The sample of these two spaces that an earlier plan or start has embedded."""
-    digests = blobs.of_kind(sample_kind(old, new))
-    return (digests[0], PairedSample.from_bytes(blobs.get(digests[0]))) if digests else None
+    pair = _pair_name(old, new)
+    for digest in blobs.of_kind(sample_kind(old)):
+        if digest.startswith(pair):
+            return digest, PairedSample.from_bytes(blobs.get(digest))
+    return None
+
+
+def _pair_name(old: str, new: str) -> str:
+    """What the digests of samples of these two spaces begin with."""
+    return f"{fingerprint(old, new)[:24]}-"
 
 
 def sample_scores(

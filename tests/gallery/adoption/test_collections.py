@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from midspan.errors import GalleryError
 from midspan.gallery import Gallery
+from midspan.gallery.adoption import collection
 from midspan.gallery.adoption.collection import (
     CollectionBinding,
     adopt_collection,
@@ -22,6 +23,7 @@ from midspan.gallery.adoption.collection import (
     reconcile_collection,
     survey_collection,
 )
+from midspan.gallery.catalogue.catalogue import Catalogue
 from midspan.gallery.engines.qdrant_connection import QdrantConnection, qdrant_location
 from midspan.gallery.filters import Eq, Range
 from midspan.gallery.location import parse_location
@@ -149,6 +151,7 @@ def gallery(application: Application) -> Iterator[Gallery]:
     application.put(*range(1, 31))
     application.put(7, 9, brand="rare")
     with application.adopt() as made:
+        made._session.maintenance.close()  # looks are the tests' own here
         yield made
 
 
@@ -209,6 +212,103 @@ def test_writes_since_are_found_by_the_watermark_and_deletes_by_reconcile(
     assert backfill(gallery) == 2
     assert reconcile_collection(gallery).total == 0
     assert gallery.garbage() == 0
+
+
+def test_looks_that_find_nothing_new_write_nothing(
+    application: Application, gallery: Gallery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine: Any = gallery._session.engine
+    application.put(4, seed=9)
+    assert engine.catch_up() == 1
+    before, written = gallery.sequence(), list[Any]()
+    write = Catalogue.write
+    monkeypatch.setattr(
+        Catalogue, "write", lambda *given, **more: (written.append(given), write(*given, **more))[1]
+    )
+    assert [engine.catch_up() for _ in range(3)] == [0, 0, 0]
+    assert (gallery.sequence(), written) == (before, [])
+
+
+def test_the_watermark_follows_what_was_seen_long_enough_ago(
+    application: Application, gallery: Gallery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only what is younger than the overlap is read again, in this process and in others."""
+    engine: Any = gallery._session.engine
+    parts, read = engine.source.parts, list[str]()
+
+    def counted(*given: Any, **more: Any) -> Any:
+        for part in parts(*given, **more):
+            read.extend(part.ids)
+            yield part
+
+    monkeypatch.setattr(engine.source, "parts", counted)
+    for key in range(100, 110):
+        application.put(key)
+        assert engine.catch_up() == 1
+    assert len(read) > 50, "within the overlap everything is read again"
+    monkeypatch.setattr(collection, "OVERLAP", 0.0)
+    engine.catch_up()
+    engine.catch_up()
+    read.clear()
+    application.put(110)
+    assert (engine.catch_up(), read) == (1, ["109", "110"])
+    assert reconcile_collection(gallery).total == 0
+
+
+def test_a_point_that_a_pass_did_not_meet_is_not_taken_for_deleted(
+    application: Application, gallery: Gallery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An application that deletes and writes a point again moves it behind the pass's back."""
+    engine: Any = gallery._session.engine
+    parts = engine.source.parts
+
+    def without(*given: Any, **more: Any) -> Any:
+        for part in parts(*given, **more):
+            kept = [place for place, id in enumerate(part.ids) if id != "6"]
+            yield part._replace(
+                ids=[part.ids[place] for place in kept],
+                vectors=part.vectors[kept],
+                uris=[part.uris[place] for place in kept],
+                payloads=[part.payloads[place] for place in kept],
+            )
+
+    monkeypatch.setattr(engine.source, "parts", without)
+    application.delete(5)
+    assert reconcile_collection(gallery).removed == 1
+    assert gallery.get("6").id == "6"
+    assert reconcile_collection(gallery).total == 0
+
+
+def test_zero_vectors_count_where_the_metric_can_compare_them(tmp_path: Path) -> None:
+    """As in galleries of files and of PostgreSQL: they have no cosine, but a dot product."""
+    for distance, metric, stored in (
+        ("DOT", "dot", 2),
+        ("EUCLID", "l2", 2),
+        ("COSINE", "cosine", 1),
+    ):
+        application = Application(tmp_path, named=False)
+        client, name = application.server.client, application.name
+        client.delete_collection(name)
+        params = models.VectorParams(size=DIM, distance=models.Distance[distance])
+        client.create_collection(name, vectors_config=params)
+        client.upsert(
+            name,
+            [
+                models.PointStruct(id=1, vector=[0.0] * DIM, payload={"at": 1}),
+                models.PointStruct(id=2, vector=[1.0] * DIM, payload={"at": 1}),
+            ],
+        )
+        survey = survey_collection(application.location, application.binding)
+        assert (survey.zero, len(survey.problems)) == (1, 2 - stored)
+        with adopt_collection(application.location, application.binding, space_name="x") as gallery:
+            assert gallery.space.metric == metric
+            assert len(gallery) == 2
+            assert gallery.count().stored[gallery.space.fingerprint] == stored
+            held = gallery.vectors(["1", "2"], space=gallery.space.fingerprint)
+            assert held.ids.tolist() == ["1", "2"][2 - stored :]
+            hits = gallery.search(np.ones((1, DIM), np.float32), space=gallery.space, k=5)[0]
+            assert len(hits) == stored
+            assert all(np.isfinite(hit.score) for hit in hits)
 
 
 def test_survey_and_detach_leave_the_collection_alone(application: Application) -> None:

@@ -10,11 +10,10 @@ import contextlib
 import hashlib
 import json
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
-import numpy as np
 from sqlalchemy import (
     BigInteger,
     Column,
@@ -36,7 +35,7 @@ from midspan.errors import GalleryError, ItemError
 from midspan.gallery.adoption.binding import SETTING
 from midspan.gallery.adoption.files import VectorBatch
 from midspan.gallery.adoption.load import survey_file
-from midspan.gallery.adoption.survey import Reconciled, Survey
+from midspan.gallery.adoption.survey import Reconciled, Survey, condition_of
 from midspan.gallery.catalogue import items, outbox, work
 from midspan.gallery.catalogue.catalogue import Catalogue
 from midspan.gallery.engines import engine_class
@@ -159,10 +158,40 @@ def only(payload: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
     return {name: payload[name] for name in names if payload.get(name) is not None}
 
 
+def highest_mark(payloads: Sequence[Mapping[str, Any]], binding: CollectionBinding) -> float | None:
+    if (field := binding.watermark) is None:
+        return None
+    values = [payload.get(field) for payload in payloads]
+    numbers = [value for value in values if type(value) in (int, float)]
+    return float(max(numbers)) if numbers else None
+
+
 # ---- adopt a collection on a vector server, keep up with it by passes over it, and let go of it --
 
 PART = 1000  # points compared in one transaction
-SINCE = "adopted_since"  # setting: up to which watermark everything is known
+SINCE = "adopted_since"  # setting: up to which watermark everything is known (see Watermark)
+OVERLAP = 60.0  # seconds: a write may become visible so much later than another with a higher mark
+
+
+class Watermark(NamedTuple):
+    """Read from `since` on. `highest` was first seen `at`; after the overlap it is the next one."""
+
+    since: float
+    highest: float
+    at: float
+
+    @classmethod
+    def noted(cls, catalogue: Catalogue) -> Watermark | None:
+        if (text := catalogue.settings().get(SINCE)) is None:
+            return None
+        raw = json.loads(text)
+        return cls(*raw) if isinstance(raw, list) else cls(raw, raw, 0.0)
+
+    def seen(self, highest: float, *, now: float) -> Watermark:
+        over = now - self.at >= OVERLAP
+        if not over or (highest == self.highest == self.since):
+            return self
+        return Watermark(self.highest, highest, now)
 
 
 def survey_collection(location: str, binding: CollectionBinding) -> Survey:
@@ -229,11 +258,9 @@ def reconcile_collection(gallery: Gallery, *, show: bool = False) -> Reconciled:
         for part in engine.source.parts(PART):
             done += apply(catalogue, engine.binding, part, seen=number)
             moved(len(part.ids))
-    while True:
-        removed = catalogue.write(lambda connection: _remove_unseen(connection, catalogue, number))
-        if not removed:
-            break
-        done += Reconciled(removed=removed)
+    while unseen := _unseen(catalogue, number):
+        there = set(engine.source.fetch(list(unseen.values()))[0])
+        done += Reconciled(removed=_remove(catalogue, unseen, there, seen=number))
     if mark is not None:
         _note_mark(gallery, mark)
     gallery._session.queue.drain()
@@ -243,12 +270,15 @@ def reconcile_collection(gallery: Gallery, *, show: bool = False) -> Reconciled:
 
 def catch_up(catalogue: Catalogue, engine: CollectionEngine) -> Reconciled:
     """What was written since the last look, by the watermark; nothing without one."""
-    since = catalogue.settings().get(SINCE)
-    done = Reconciled()
-    if engine.binding.watermark is None or since is None:
+    done, mark = Reconciled(), Watermark.noted(catalogue)
+    if engine.binding.watermark is None or mark is None:
         return done
-    for part in engine.source.parts(PART, since=float(since)):
-        done += apply(catalogue, engine.binding, part, seen=_moment())
+    highest = mark.highest
+    for part in engine.source.parts(PART, since=mark.since):
+        done += apply(catalogue, engine.binding, part, seen=None)
+        highest = highest if part.mark is None else max(highest, part.mark)
+    if (after := mark.seen(highest, now=time.time())) != mark:
+        catalogue.set_setting(SINCE, json.dumps(after), event=None)
     return done
 
 
@@ -291,16 +321,30 @@ def _moment() -> int:
 
 def _note_mark(gallery: Gallery, mark: float) -> None:
     event = AuditEvent(who=gallery.who, what="reconcile", details={"watermark": mark})
-    gallery.set_setting(SINCE, repr(mark), event=event)
+    gallery.set_setting(SINCE, json.dumps(Watermark(mark, mark, time.time())), event=event)
 
 
 # ---- one part, one transaction -------------------------------------------------------------------
 
 
+class Differences(NamedTuple):
+    """Between some points and the gallery."""
+
+    fresh: list[str]  # keys
+    replaced: list[str]
+    annotated: dict[int, str]  # payloads by row
+
+    def __bool__(self) -> bool:
+        return any(map(len, self))
+
+
 def apply(
-    catalogue: Catalogue, binding: CollectionBinding, part: VectorBatch, *, seen: int
+    catalogue: Catalogue, binding: CollectionBinding, part: VectorBatch, *, seen: int | None
 ) -> Reconciled:
-    """Make the gallery equal to these points. Ids that no gallery can keep are passed over."""
+    """Make the gallery equal to these points. Ids that no gallery can keep are passed over.
+
+    seen: the pass that finds them; without one nothing is written while nothing differs.
+    """
     drafts, digests, places = dict[str, Draft](), dict[str, str](), dict[str, int]()
     for place, key in enumerate(part.ids):
         uri = None if part.uris is None else part.uris[place]
@@ -308,52 +352,70 @@ def apply(
         with contextlib.suppress(ItemError):
             drafts[key] = Draft(id=key, uri=uri, payload=payload)
             digests[key], places[key] = digest_of(part.vectors[place], uri), place
-    norms = np.einsum("nd,nd->n", part.vectors, part.vectors, dtype=np.float64)
-    usable = np.isfinite(norms) & (norms > 0)
+    tables, link = catalogue.tables, link_table(catalogue.tables)
 
     def write(connection: Connection) -> Reconciled:
-        tables, link = catalogue.tables, link_table(catalogue.tables)
-        known = {
-            key: (row, digest)
-            for key, row, digest in connection.execute(
-                select(link.c.key, link.c.row, link.c.digest).where(
-                    items.one_of(tables, link.c.key, list(drafts))
-                )
-            )
-        }
-        texts = items.payload_texts(connection, tables, [row for row, _ in known.values()])
-        fresh = [key for key in drafts if key not in known]
-        replaced = [key for key in known if known[key][1] != digests[key]]
-        annotated = {
-            known[key][0]: drafts[key].json
-            for key in known.keys() - set(replaced)
-            if items.parse(texts[known[key][0]][0]) != drafts[key].payload
-        }
-        sequence = catalogue.advance(connection)
-        moved = [*fresh, *replaced]
-        if moved:
+        found = _differences(connection, catalogue, drafts, digests)
+        if moved := [*found.fresh, *found.replaced]:
+            sequence = catalogue.advance(connection)
             rows = _rewrite(connection, catalogue, [drafts[key] for key in moved], sequence)
             connection.execute(delete(link).where(items.one_of(tables, link.c.key, moved)))
             connection.execute(
                 insert(link),
                 [
-                    {"row": rows[key], "key": key, "digest": digests[key], "seen": seen}
+                    {"row": rows[key], "key": key, "digest": digests[key], "seen": seen or moment}
                     for key in moved
                 ],
             )
-            old = [rows[key] for key in moved if usable[places[key]]]
-            if binding.number in catalogue.read(connection).spaces:
+            space = catalogue.read(connection).spaces.get(binding.number)
+            if space is not None:
+                _, usable, _ = condition_of(part.vectors, space.metric)
+                old = [rows[key] for key in moved if usable[places[key]]]
                 items.insert_stored(connection, tables, binding.number, old)
             _list_work(connection, catalogue, list(rows.values()))
-        if annotated:
-            items.set_payloads(connection, tables, annotated, now=time.time(), sequence=sequence)
-            outbox.add(connection, tables, "payload", annotated)
-        connection.execute(
-            update(link).where(items.one_of(tables, link.c.key, list(drafts))).values(seen=seen)
-        )
-        return Reconciled(len(fresh), len(replaced), len(annotated), 0)
+        if found.annotated:
+            sequence = catalogue.advance(connection)
+            items.set_payloads(
+                connection, tables, found.annotated, now=time.time(), sequence=sequence
+            )
+            outbox.add(connection, tables, "payload", found.annotated)
+        if seen is not None:
+            connection.execute(
+                update(link).where(items.one_of(tables, link.c.key, list(drafts))).values(seen=seen)
+            )
+        return Reconciled(len(found.fresh), len(found.replaced), len(found.annotated), 0)
 
+    moment = _moment()
+    if seen is None:
+        with catalogue.reading() as connection:
+            if not _differences(connection, catalogue, drafts, digests):
+                return Reconciled()
     return catalogue.write(write)
+
+
+def _differences(
+    connection: Connection,
+    catalogue: Catalogue,
+    drafts: Mapping[str, Draft],
+    digests: Mapping[str, str],
+) -> Differences:
+    tables, link = catalogue.tables, link_table(catalogue.tables)
+    known = {
+        key: (row, digest)
+        for key, row, digest in connection.execute(
+            select(link.c.key, link.c.row, link.c.digest).where(
+                items.one_of(tables, link.c.key, list(drafts))
+            )
+        )
+    }
+    texts = items.payload_texts(connection, tables, [row for row, _ in known.values()])
+    replaced = [key for key in known if known[key][1] != digests[key]]
+    annotated = {
+        known[key][0]: drafts[key].json
+        for key in known.keys() - set(replaced)
+        if items.parse(texts[known[key][0]][0]) != drafts[key].payload
+    }
+    return Differences([key for key in drafts if key not in known], replaced, annotated)
 
 
 def _rewrite(
@@ -380,15 +442,31 @@ def _list_work(connection: Connection, catalogue: Catalogue, rows: list[int]) ->
     work.add(connection, tables, [row for row in rows if row not in having])
 
 
-def _remove_unseen(connection: Connection, catalogue: Catalogue, number: int) -> int:
-    """Keys that a whole pass did not find; some at a time."""
+def _unseen(catalogue: Catalogue, number: int) -> dict[int, str]:
+    """Rows and keys that a whole pass did not find; some at a time."""
+    link = link_table(catalogue.tables)
+    with catalogue.reading() as connection:
+        statement = select(link.c.row, link.c.key).where(link.c.seen < number).limit(PART)
+        return dict(connection.execute(statement).fetchall())
+
+
+def _remove(catalogue: Catalogue, unseen: Mapping[int, str], there: set[str], *, seen: int) -> int:
+    """Those that are gone; a pass does not meet a point that is deleted and written again."""
     tables, link = catalogue.tables, link_table(catalogue.tables)
-    rows = list(
-        connection.execute(select(link.c.row).where(link.c.seen < number).limit(PART)).scalars()
-    )
-    if rows:
-        items.remove_rows(connection, tables, rows)
-        connection.execute(delete(link).where(items.one_of(tables, link.c.row, rows)))
-        outbox.add(connection, tables, "delete", rows)
-        catalogue.advance(connection)
-    return len(rows)
+
+    def write(connection: Connection) -> int:
+        def still(rows: list[int]) -> Any:
+            return items.one_of(tables, link.c.row, rows) & (link.c.seen < seen)
+
+        met = [row for row, key in unseen.items() if key in there]
+        connection.execute(update(link).where(still(met)).values(seen=seen))
+        gone = [row for row, key in unseen.items() if key not in there]
+        rows = list(connection.execute(select(link.c.row).where(still(gone))).scalars())
+        if rows:
+            items.remove_rows(connection, tables, rows)
+            connection.execute(delete(link).where(items.one_of(tables, link.c.row, rows)))
+            outbox.add(connection, tables, "delete", rows)
+            catalogue.advance(connection)
+        return len(rows)
+
+    return catalogue.write(write)

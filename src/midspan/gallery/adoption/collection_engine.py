@@ -20,6 +20,7 @@ from midspan.gallery.adoption.collection import (
     link_table,
     open_collection,
 )
+from midspan.gallery.adoption.survey import condition_of
 from midspan.gallery.catalogue.items import one_of, presence
 from midspan.gallery.engines import engine_class
 from midspan.gallery.engines.base import Candidates, Engine, IndexStatus, SearchRequest
@@ -121,7 +122,7 @@ class CollectionEngine:
         keys = self._keys(rows.tolist())
         there, vectors = self.source.fetch(list(keys.values()))
         place = {key: index for index, key in enumerate(there)}
-        usable = _usable(vectors)
+        _, usable, _ = condition_of(vectors, self.source.metric or "cosine")
         known = [
             row
             for row in rows.tolist()
@@ -188,10 +189,11 @@ class CollectionEngine:
             with self._catalogue.reading() as connection:
                 stored = presence(connection, self._catalogue.tables, better, list(rows.values()))
             superseded = {row for _, row in stored}
+        _, usable, _ = condition_of(nearest.vectors, metric)
         places = [
             place
             for place, key in enumerate(nearest.keys)
-            if key in rows and rows[key] not in superseded
+            if usable[place] and key in rows and rows[key] not in superseded
         ]
         kept = np.array([rows[nearest.keys[place]] for place in places], np.int64)
         vectors = nearest.vectors[places].reshape(-1, self.source.dim)
@@ -230,10 +232,6 @@ class CollectionEngine:
     def _all(self, statement: Any) -> Sequence[Any]:
         with self._catalogue.reading() as connection:
             return connection.execute(statement).fetchall()
-
-
-def _usable(vectors: FloatArray) -> Any:
-    return np.isfinite(vectors).all(axis=1)
 
 
 def _merged(one: Candidates, other: Candidates) -> Candidates:

@@ -25,6 +25,7 @@ class VectorBatch(NamedTuple):
     vectors: FloatArray  # (N, D)
     uris: list[str | None] | None
     payloads: list[dict[str, Any]] | None
+    mark: float | None = None  # the highest watermark among them
 
 
 @dataclass(frozen=True, slots=True)

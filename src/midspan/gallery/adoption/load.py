@@ -11,10 +11,10 @@ import numpy as np
 from midspan import progress
 from midspan.errors import GalleryError, ItemError
 from midspan.gallery.adoption.files import VectorBatch, VectorFile
-from midspan.gallery.adoption.survey import GRAPH_BYTES, ROW_BYTES, UNIT, Survey
+from midspan.gallery.adoption.survey import GRAPH_BYTES, ROW_BYTES, UNIT, Survey, condition_of
 from midspan.gallery.gallery import Gallery
 from midspan.gallery.records import Draft, check_id
-from midspan.spaces import Embeddings, FloatArray, IntArray, Metric, Space
+from midspan.spaces import Embeddings, IntArray, Metric, Space
 
 PART = 20_000  # rows in one transaction: fewer commits
 PAGE = 5_000  # rows read at once for an export
@@ -30,7 +30,7 @@ def survey_file(file: VectorFile, *, metric: Metric | None = None) -> Survey:
     digests, ids, doubled = list[IntArray](), set[str](), 0
     weights = np.random.default_rng(0).integers(1, 2**63, file.dim, dtype=np.uint64) | np.uint64(1)
     for part in file.parts(PART):
-        missing, usable, norms = _condition(part.vectors)
+        missing, usable, norms = condition_of(part.vectors, "l2")  # zero is counted apart
         without += int(missing.sum())
         unusable += int((~usable & ~missing).sum())
         zero += int((norms[usable] == 0).sum())
@@ -46,8 +46,8 @@ def survey_file(file: VectorFile, *, metric: Metric | None = None) -> Survey:
         problems.append(f"{doubled:,} ids are there more than once; expected unique ids")
     if bad:
         problems.append(f"{bad:,} ids are empty, too long or hold control characters")
-    if unusable or (zero and kind == "cosine"):
-        problems.append(f"{unusable + zero:,} vectors are zero, NaN or infinite: not imported")
+    if left_out := unusable + (zero if kind == "cosine" else 0):
+        problems.append(f"{left_out:,} vectors are zero, NaN or infinite: not imported")
     return Survey(
         source=file.shown,
         rows=file.rows,
@@ -115,9 +115,7 @@ def _opened(location: str | Path, space: Space, *, who: str | None) -> Gallery:
 
 
 def _store(gallery: Gallery, part: VectorBatch, space: Space) -> int:
-    _, usable, norms = _condition(part.vectors)
-    if space.metric == "cosine":
-        usable &= norms > 0
+    _, usable, _ = condition_of(part.vectors, space.metric)
     places = np.flatnonzero(usable).tolist()
     if len(set(part.ids)) < len(part.ids):
         raise ItemError("the file holds an id more than once; expected unique ids")
@@ -134,16 +132,6 @@ def _store(gallery: Gallery, part: VectorBatch, space: Space) -> int:
         vectors = part.vectors if len(places) == len(usable) else part.vectors[places]
         gallery.put_drafts(drafts, [Embeddings(ids=ids, vectors=vectors, space=space)])
     return len(part.ids) - len(places)
-
-
-def _condition(vectors: FloatArray) -> tuple[Any, Any, Any]:
-    """(no vector at all, finite, length) of each."""
-    wide = np.einsum("nd,nd->n", vectors, vectors, dtype=np.float64)
-    usable = np.isfinite(wide)
-    missing = np.zeros(len(vectors), dtype=bool)
-    if not usable.all():
-        missing[~usable] = np.isnan(vectors[~usable]).all(axis=1)
-    return missing, usable, np.sqrt(wide)
 
 
 def _good(id: str) -> bool:
@@ -165,15 +153,16 @@ def export_parquet(
 
     known = gallery.state.spaces[space] if space is not None else gallery.space
     target = Path(path)
-    schema = pa.schema(
-        [
-            ("ids", pa.string()),
-            ("vectors", pa.list_(pa.float32(), known.dim)),
-            ("uri", pa.string()),
-            ("payload", pa.string()),  # JSON
-        ],
-        metadata={"midspan.space": known.to_json()},
-    )
+    fields = [
+        ("ids", pa.string()),
+        ("vectors", pa.list_(pa.float32(), known.dim)),
+        ("uri", pa.string()),
+        ("payload", pa.string()),  # JSON
+    ]
+    if _all_labelled(gallery):
+        fields.append(("labels", pa.string()))
+    schema = pa.schema(fields, metadata={"midspan.space": known.to_json()})
+    target.parent.mkdir(parents=True, exist_ok=True)
     unfinished, count, after = target.with_name(target.name + ".part"), 0, ""
     try:
         with (
@@ -191,6 +180,16 @@ def export_parquet(
     return count
 
 
+def _all_labelled(gallery: Gallery) -> bool:
+    """A column of labels has one for every item, or is not there."""
+    after = ""
+    while page := gallery.scan(after=after, limit=PAGE):
+        if any(item.payload.get("labels") is None for item in page):
+            return False
+        after = page[-1].id
+    return True
+
+
 def _table(gallery: Gallery, page: list[Any], space: Space, schema: Any) -> Any:
     import json
 
@@ -200,14 +199,15 @@ def _table(gallery: Gallery, page: list[Any], space: Space, schema: Any) -> Any:
     vectors = gallery.vectors(list(items), space=space.fingerprint)
     ids = vectors.ids.tolist()
     flat = pa.array(vectors.vectors.reshape(-1), type=pa.float32())
-    return pa.table(
-        [
-            pa.array(ids, type=pa.string()),
-            pa.FixedSizeListArray.from_arrays(flat, space.dim),
-            pa.array([items[id].uri for id in ids], type=pa.string()),
-            pa.array(
-                [json.dumps(items[id].payload, ensure_ascii=False) for id in ids], type=pa.string()
-            ),
-        ],
-        schema=schema,
-    )
+    columns = {
+        "ids": pa.array(ids, type=pa.string()),
+        "vectors": pa.FixedSizeListArray.from_arrays(flat, space.dim),
+        "uri": pa.array([items[id].uri for id in ids], type=pa.string()),
+        "payload": pa.array(
+            [json.dumps(items[id].payload, ensure_ascii=False) for id in ids], type=pa.string()
+        ),
+    }
+    if "labels" in schema.names:
+        labels = [str(items[id].payload["labels"]) for id in ids]
+        columns["labels"] = pa.array(labels, type=pa.string())
+    return pa.table(columns, schema=schema)

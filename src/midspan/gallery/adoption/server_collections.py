@@ -9,7 +9,12 @@ from typing import Any
 import numpy as np
 
 from midspan.errors import GalleryError
-from midspan.gallery.adoption.collection import CollectionBinding, NearestPoints, only
+from midspan.gallery.adoption.collection import (
+    CollectionBinding,
+    NearestPoints,
+    highest_mark,
+    only,
+)
 from midspan.gallery.adoption.files import VectorBatch
 from midspan.gallery.engines.milvus_connection import SECONDS, MilvusConnection
 from midspan.gallery.engines.milvus_location import milvus_location
@@ -104,6 +109,7 @@ class QdrantCollection:
             self._vectors(points),
             uris,
             [only(payload, binding.payload) for payload in payloads],
+            highest_mark(payloads, binding),
         )
 
     def fetch(self, keys: Sequence[str]) -> tuple[list[str], FloatArray]:
@@ -143,27 +149,16 @@ class QdrantCollection:
         return NearestPoints([str(point.id) for point in points], self._vectors(points), cut)
 
     def watermark(self) -> float | None:
-        field = self._binding.watermark
-        if field is None:
-            return None
-        highest = None
-        for part in self._marks(field):
-            highest = part if highest is None else max(highest, part)
-        return highest
-
-    def _marks(self, field: str) -> Iterator[float]:
-        after: Any = None
-        while True:
+        marks, after = list[float | None](), None
+        while self._binding.watermark is not None:
             with self._server.errors():
                 points, after = self._server.client.scroll(
-                    self._name, offset=after, limit=PAGE, with_payload=[field]
+                    self._name, offset=after, limit=PAGE, with_payload=[self._binding.watermark]
                 )
-            for point in points:
-                value = (point.payload or {}).get(field)
-                if isinstance(value, int | float) and not isinstance(value, bool):
-                    yield float(value)
+            marks.append(highest_mark([point.payload or {} for point in points], self._binding))
             if after is None:
-                return
+                break
+        return max((mark for mark in marks if mark is not None), default=None)
 
     def index(self) -> str | None:
         if self._server.local:
@@ -176,7 +171,8 @@ class QdrantCollection:
 
     def _fields(self) -> list[str]:
         binding = self._binding
-        return [*binding.payload, *([] if binding.uri is None else [binding.uri])]
+        more = (binding.uri, binding.watermark)
+        return [*binding.payload, *(name for name in more if name is not None)]
 
     def _with_vectors(self) -> bool | list[str]:
         return [self._binding.vector] if self._binding.vector else True
@@ -306,6 +302,7 @@ class MilvusCollection:
             self._vectors(rows),
             uris,
             [only(row, binding.payload) for row in rows],
+            highest_mark(rows, binding),
         )
 
     def fetch(self, keys: Sequence[str]) -> tuple[list[str], FloatArray]:
@@ -345,7 +342,7 @@ class MilvusCollection:
         return NearestPoints([str(row[self._key]) for row in rows], self._vectors(rows), cut)
 
     def watermark(self) -> float | None:
-        field, highest = self._binding.watermark, None
+        field, marks = self._binding.watermark, list[float | None]()
         if field is None:
             return None
         with self._server.errors():
@@ -353,10 +350,9 @@ class MilvusCollection:
                 self._name, batch_size=PAGE, output_fields=[field], consistency_level="Strong"
             )
             while rows := pages.next():
-                top = max(float(row[field]) for row in rows)
-                highest = top if highest is None else max(highest, top)
+                marks.append(highest_mark(rows, self._binding))
             pages.close()
-        return highest
+        return max((mark for mark in marks if mark is not None), default=None)
 
     def index(self) -> str | None:
         kind = str(self._index.get("index_type", "")).lower()
@@ -364,8 +360,9 @@ class MilvusCollection:
 
     def _fields(self) -> list[str]:
         binding = self._binding
-        more = [] if binding.uri is None else [binding.uri]
-        return [self._key, binding.vector, *binding.payload, *more]
+        more = (binding.uri, binding.watermark)
+        named = [*binding.payload, *(name for name in more if name is not None)]
+        return [self._key, binding.vector, *named]
 
     def _vectors(self, rows: Sequence[Any]) -> FloatArray:
         matrix = np.full((len(rows), self.dim), np.nan, dtype=np.float32)

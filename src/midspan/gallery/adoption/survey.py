@@ -6,11 +6,27 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from midspan.spaces import Metric
+import numpy as np
+import numpy.typing as npt
+
+from midspan.spaces import FloatArray, Metric
+
+BoolArray = npt.NDArray[np.bool_]
 
 UNIT = 1e-3  # by which a length may differ from one and still count as normalised
 ROW_BYTES = 150  # of an item in the catalogue, beside its id, address and payload
 GRAPH_BYTES = 300  # of a row in HNSW, beside its vector
+
+
+def condition_of(vectors: FloatArray, metric: Metric) -> tuple[BoolArray, BoolArray, FloatArray]:
+    """(no vector at all, usable, length) of each; zero has no direction, so no cosine."""
+    squared = np.einsum("nd,nd->n", vectors, vectors, dtype=np.float64)
+    finite = np.isfinite(squared)
+    missing = np.zeros(len(vectors), dtype=bool)
+    if not finite.all():
+        missing[~finite] = np.isnan(vectors[~finite]).all(axis=1)
+    usable = finite & (squared > 0) if metric == "cosine" else finite
+    return missing, usable, np.sqrt(squared)
 
 
 @dataclass(frozen=True, slots=True)

@@ -324,14 +324,17 @@ class Catalogue:
         settings: dict[str, str] = json.loads(text)
         return settings
 
-    def set_setting(self, name: str, value: str, *, event: AuditEvent) -> None:
+    def set_setting(self, name: str, value: str, *, event: AuditEvent | None) -> None:
+        """Without an event: a note of our own, which changes nothing for anybody."""
+
         def write(connection: Connection) -> None:
             gallery = self.tables.gallery
             before = connection.execute(select(gallery.c.settings)).scalar_one()
             after = {**json.loads(before), name: value}
             connection.execute(update(gallery).values(settings=json.dumps(after)))
-            self.audit.write(connection, event)
-            self.advance(connection)
+            if event is not None:
+                self.audit.write(connection, event)
+                self.advance(connection)
 
         self.write(write, exclusive=True)
 
