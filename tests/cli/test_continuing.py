@@ -82,7 +82,9 @@ def test_embed_continues_after_ctrl_c_with_the_same_result(
     assert midspan(*words, tmp_path / "whole.npz")[0] == 0
     stop.reset(after=3)
     out = tmp_path / "new" / "parts.npz"
-    assert midspan(*words, out)[0] == 130
+    code, _, err = midspan(*words, out)
+    assert code == 130
+    assert "24 of 40 images are embedded and kept; run the same command to continue" in err
     assert not out.exists()
     stop.reset()
     code, text, err = midspan(*words, out, "--json")
@@ -96,6 +98,26 @@ def test_embed_continues_after_ctrl_c_with_the_same_result(
     assert np.array_equal(parts.vectors, whole.vectors)
     assert parts.columns["labels"].tolist() == whole.columns["labels"].tolist()
     assert [path.name for path in out.parent.iterdir()] == ["parts.npz"]
+
+
+def test_folder_of_the_users_own_in_the_place_of_batches_is_left_alone(
+    midspan: Command, photos: Path, encoder: Path, tmp_path: Path
+) -> None:
+    mine = tmp_path / "x.npz.batches" / "notes.txt"
+    mine.parent.mkdir()
+    mine.write_text("mine")
+    code, _, err = midspan("embed", encoder, photos, "--out", tmp_path / "x.npz")
+    assert code == 2
+    assert "expected the batches of an earlier try, got something else" in err
+    assert mine.read_text() == "mine"
+
+
+def test_embed_refuses_a_space_for_images(
+    midspan: Command, photos: Path, encoder: Path, tmp_path: Path
+) -> None:
+    code, _, err = midspan("embed", encoder, photos, "--out", tmp_path / "x.npz", "--space", "mine")
+    assert code == 2
+    assert "--space is for files of vectors" in err
 
 
 @pytest.mark.usefixtures("small_batches")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -52,6 +53,36 @@ def test_gate_with_a_missing_file_is_an_error_and_no_verdict(
     code, out, err = midspan("gate", "--before", before, "--after", tmp_path / "none.npz")
     assert (code, out) == (2, "")
     assert "no such file" in err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["gate", "--before", "OLD", "--after", "OLD", "--min-retention", 98],
+        ["bridge", "compare", "--source", "OLD", "--target", "OLD", "--min-retention", 95],
+    ],
+)
+def test_percentage_in_the_place_of_a_ratio_is_an_error_and_no_verdict(
+    midspan: Command, tmp_path: Path, words: list[Any]
+) -> None:
+    rows = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
+    ids = np.array([f"i{n}" for n in range(40)])
+    old = Embeddings(ids, rows, Space("old", 4), {"labels": np.arange(40) % 8})
+    path = str(old.save(tmp_path / "old.npz"))
+    code, out, err = midspan(*[path if word == "OLD" else word for word in words])
+    assert (code, out) == (2, "")
+    assert "--min-retention: expected a ratio between 0 and 2" in err
+
+
+def test_eval_says_how_many_queries_have_nothing_to_find(midspan: Command, tmp_path: Path) -> None:
+    rows = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
+    space, names = Space("one", 4), np.array(["ant", "bee"]).repeat(10)
+    query = Embeddings(np.arange(20).astype(str), rows, space, {"labels": names})
+    gallery = Embeddings(np.arange(20, 30).astype(str), rows[:10], space, {"labels": names[:10]})
+    words = ["eval", "--query", query.save(tmp_path / "q.npz")]
+    words += ["--gallery", gallery.save(tmp_path / "g.npz")]
+    assert "10 queries have nothing to find there" in " ".join(midspan(*words)[1].split())
+    assert json.loads(midspan(*words, "--json")[1])["n_answerable"] == 10
 
 
 def test_unknown_option_and_known_error_have_the_same_code(

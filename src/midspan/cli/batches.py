@@ -45,12 +45,18 @@ class Journal:
     @classmethod
     def open(cls, out: Path, *, space: Space, images: ImageSet) -> Journal:
         """That of an earlier try with the same encoder and images, or an empty one."""
+        from midspan.errors import ConfigError
         from midspan.spaces import fingerprint
 
         ids = "\n".join(images.ids.tolist())
         key = fingerprint(space.fingerprint, ids, images.source.signature())
         folder = out.with_name(out.name + ".batches")
         written = folder / "key"
+        if folder.exists() and not written.is_file() and any(folder.iterdir()):
+            raise ConfigError(
+                f"{folder}: expected the batches of an earlier try, got something else; finished "
+                "batches are kept there, so move it away or choose another name"
+            )
         if folder.is_dir() and not (written.is_file() and written.read_text() == key):
             shutil.rmtree(folder)  # of another encoder, or of other images
         folder.mkdir(parents=True, exist_ok=True)
@@ -115,19 +121,28 @@ def _embed(
     step: int,
     say: Callable[[str], None],
 ) -> tuple[Embeddings, Failures]:
+    from midspan.errors import Interrupted
+
     space = journal.space
     start, parts, failures = journal.finished()
     if start:
         say(f"{start:,} of {len(images):,} images were embedded before: continuing after them")
-    label = f"embed with {space.name}"
-    with progress.bar(label, total=len(images) - start, unit="items", show=True) as done:
-        for rows in batches(len(images), start=start, step=step):
-            failed = Failures()
-            made = embed(images[rows], lambda id, why, failed=failed: failed.append((id, why)))  # type: ignore[misc]
-            journal.add(rows, made, failed)
-            parts.append(made)
-            failures += failed
-            done(rows.stop - rows.start)
+    label, finished = f"embed with {space.name}", start
+    try:
+        with progress.bar(label, total=len(images) - start, unit="items", show=True) as done:
+            for rows in batches(len(images), start=start, step=step):
+                failed = Failures()
+                made = embed(images[rows], lambda id, why, failed=failed: failed.append((id, why)))  # type: ignore[misc]
+                journal.add(rows, made, failed)
+                parts.append(made)
+                failures += failed
+                done(rows.stop - rows.start)
+                finished = rows.stop
+    except KeyboardInterrupt:
+        raise Interrupted(
+            f"stopped: {finished:,} of {len(images):,} images are embedded and kept; run the same "
+            "command to continue"
+        ) from None
     return _joined(parts, space), failures
 
 

@@ -34,7 +34,7 @@ def fit(
     target: Annotated[Path, TARGET],
     out: Annotated[Path, typer.Option(help="Folder for the bridge.")],
     method: Annotated[
-        str, typer.Option(help="auto, or procrustes, ridge, low_rank, local, mlp, rbt, fct …")
+        str, typer.Option(help="auto, or procrustes, ridge, low-rank, local, mlp, rbt, fct …")
     ] = "auto",
     change: Annotated[
         list[str] | None,
@@ -120,7 +120,9 @@ def compare(
     from midspan.bridges import BRIDGES, compare_bridges
     from midspan.bridges.compare import SOLVED
     from midspan.upgrade import judged
+    from midspan.upgrade.verdicts import check_ratio
 
+    check_ratio(min_retention)
     spaces = SpaceNames.of(space, "source", "target")
     candidates = tuple(BRIDGES) if methods == "all" else tuple(filter(None, methods.split(",")))
     result = compare_bridges(

@@ -81,6 +81,10 @@ def embed(
 
         loaded = load_embedder(encoder, device=device, runtime=runtime)
         if loaded.takes_images:
+            if space:
+                raise ConfigError(
+                    f"--space is for files of vectors; images get the space of {encoder}"
+                )
             pictures = _images(images, split, strict=strict, skipped=skipped)
             embeddings = _in_batches(
                 loaded, pictures, out, batch_size=batch_size, device=device, skipped=skipped

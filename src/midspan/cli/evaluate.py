@@ -63,6 +63,7 @@ def evaluate(
             {
                 "protocol": name,
                 "n_queries": result.n_queries,
+                "n_answerable": result.answerable,
                 "n_gallery": result.n_gallery,
                 "metrics": result.metrics,
             }
@@ -70,6 +71,9 @@ def evaluate(
         return
     rows = [[metric, percent(value)] for metric, value in result.metrics.items()]
     note = f"{result.n_queries:,} queries, {result.n_gallery:,} gallery items"
+    if result.answerable < result.n_queries:
+        left = result.n_queries - result.answerable
+        note += f"; {left:,} queries have nothing to find there and are left out of the means"
     print_table(name, ["metric", "%"], rows, note=note)
 
 

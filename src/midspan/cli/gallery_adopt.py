@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from midspan.cli import exits
 from midspan.cli.output import JSON_OPTION, print_json, print_table
+from midspan.cli.outputs import FORCE, check_file
 from midspan.errors import ConfigError
 
 if TYPE_CHECKING:
     from midspan.gallery import Gallery
     from midspan.gallery.adoption.files import VectorFile
     from midspan.gallery.adoption.survey import Survey
+    from midspan.spaces import Space
 
 LOCATION = typer.Argument(
     help="Of the gallery: postgresql://…/db?table=shop next to the table; any place for files."
@@ -158,22 +162,42 @@ def export(
     location: Annotated[str, typer.Argument(help="Of the gallery.")],
     path: Annotated[Path, typer.Argument(help="The parquet file to write.")],
     space: Annotated[
-        str | None, typer.Option(help="Fingerprint of the space; default: the live one.")
+        str | None, typer.Option(help="Name or fingerprint of the space; default: the live one.")
     ] = None,
+    force: Annotated[bool, FORCE] = False,
     as_json: bool = JSON_OPTION,
 ) -> None:
-    """Write every item with its vector, address and payload as parquet."""
+    """Write every item that has a vector in the space, with address, payload and label, as parquet.
+
+    Items without such a vector are counted, and the exit code is 1.
+    """
     from midspan.gallery import Gallery
     from midspan.gallery.adoption.load import export_parquet
 
+    check_file(path, option="PATH", suffixes=(".parquet",), force=force)
     with Gallery.open(location) as gallery:
-        if space is not None and space not in gallery.state.spaces:
-            known = ", ".join(gallery.state.spaces)
-            raise ConfigError(f"--space {space}; expected one of {known}")
-        count = export_parquet(gallery, path, space=space, show=True)
-    print_json({"path": str(path), "items": count}) if as_json else print(
-        f"{path}: {count:,} items"
-    )
+        chosen = None if space is None else _space_named(space, gallery.state.spaces)
+        items = len(gallery)
+        count = export_parquet(gallery, path, space=chosen, show=True)
+    missing = items - count
+    if as_json:
+        print_json({"path": str(path), "items": count, "without_vector": missing})
+    else:
+        print(f"{path}: {count:,} items")
+        if missing:
+            print(f"{missing:,} of {items:,} items have no vector in this space and are not there")
+    if missing:
+        raise typer.Exit(exits.INCOMPLETE)
+
+
+def _space_named(name: str, spaces: Mapping[str, Space]) -> str:
+    """The fingerprint of a space that is given by its name or by its fingerprint."""
+    matching = [key for key, one in spaces.items() if name in (key, one.name)]
+    if len(matching) != 1:
+        known = ", ".join(f"{one.name} ({key})" for key, one in spaces.items())
+        what = "no space" if not matching else f"{len(matching)} spaces"
+        raise ConfigError(f"--space {name}: expected one of {known}; got {what} of that name")
+    return matching[0]
 
 
 def reconcile(location: Annotated[str, LOCATION], as_json: bool = JSON_OPTION) -> None:

@@ -157,7 +157,7 @@ def by_labels(
             raise EvaluationError(
                 f"{len(differ)} ids stand in both sets with different labels, first "
                 f"{str(query.ids[differ[0]])!r}; if they are different items give them different "
-                "ids, or pass exclude_same_id=False"
+                "ids, or (in Python) compare them with exclude_same_id=False"
             )
     ignored = None
     if exclude_column is not None and junk_column is not None:

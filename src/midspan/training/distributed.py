@@ -233,12 +233,12 @@ def per_process_rng(device: torch.device) -> Iterator[None]:
 
 
 def _own_device(device: str | None, machine_rank: int) -> torch.device:
-    chosen = device_named(device)
-    if ":" in str(chosen):
+    if device is not None and ":" in device:
         raise ConfigError(
             f"device {device}: under torchrun every process takes the GPU of its own number; "
             "give `device` cuda, or choose GPUs by CUDA_VISIBLE_DEVICES"
         )
+    chosen = device_named(device)
     if chosen.type != "cuda":
         return chosen
     if machine_rank >= torch.cuda.device_count():

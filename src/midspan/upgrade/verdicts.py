@@ -77,6 +77,18 @@ class Answers:
     quality_after: Float64
 
 
+MAX_RATIO = 2.0  # own choice: nobody asks for more than twice the quality; 98 means 98 %
+
+
+def check_ratio(min_retention: float) -> None:
+    """A limit of 98 would fail every encoder: it is 98 % without its sign."""
+    if not 0 <= min_retention <= MAX_RATIO:
+        raise EvaluationError(
+            f"`min_retention`: expected a ratio between 0 and {MAX_RATIO:g}, got {min_retention}; "
+            "give 0.98 for 98 %"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """A limit on negative flips is opt-in: a better encoder, too, gets some queries wrong."""
@@ -86,11 +98,12 @@ class Limits:
 
     def __post_init__(self) -> None:
         flips = self.max_negative_flips
-        if (flips is not None and not 0 <= flips <= 1) or not self.min_retention >= 0:
+        if flips is not None and not 0 <= flips <= 1:
             raise EvaluationError(
-                f"max_negative_flips = {flips}, min_retention = {self.min_retention}; "
-                "expected a share between 0 and 1, and a ratio of 0 or more"
+                f"`max_negative_flips`: expected a share between 0 and 1, got {flips}; give 0.05 "
+                "for 5 %"
             )
+        check_ratio(self.min_retention)
 
 
 @dataclass(frozen=True, slots=True)

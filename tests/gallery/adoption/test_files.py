@@ -18,7 +18,7 @@ from midspan.gallery.adoption.files import FileColumns, open_file
 from midspan.gallery.adoption.load import export_parquet, import_file, survey_file
 from midspan.spaces import Embeddings
 from tests.cli.conftest import Command, midspan  # noqa: F401
-from tests.gallery.samples import OLD, add, embed, found, unit
+from tests.gallery.samples import NEW, OLD, add, embed, found, start, unit
 
 IDS = ["a", "日本", "c d", "e"]
 VECTORS = unit(np.random.default_rng(0), 4)
@@ -190,3 +190,28 @@ def test_adopting_files_on_the_command_line(
 def test_import_into_a_bad_place_leaves_no_gallery(tmp_path: Path, ids: Path) -> None:
     with pytest.raises(MidspanError):
         import_file(tmp_path / "no" / "g.midspan", numpy_file(tmp_path, ids), space_name="x")
+
+
+def test_export_keeps_an_existing_file_and_counts_items_without_a_vector(
+    tmp_path: Path,
+    midspan: Command,  # noqa: F811
+) -> None:
+    place, out = str(tmp_path / "g.midspan"), tmp_path / "folder" / "out.parquet"
+    with Gallery.create(place, OLD) as gallery:
+        labelled = embed(["a", "b", "c"], OLD)
+        gallery.add(labelled, payloads=[{"labels": "ant"}, {"labels": "bee"}, {"labels": "ant"}])
+    assert midspan("gallery", "export", place, out, "--space", OLD.name)[0] == 0
+    assert Embeddings.load(out).columns["labels"].tolist() == ["ant", "bee", "ant"]
+    code, _, err = midspan("gallery", "export", place, out)
+    assert code == 2
+    assert "is there already; choose another name, or add --force" in err
+    assert midspan("gallery", "export", place, out, "--force")[0] == 0
+    code, _, err = midspan("gallery", "export", place, out, "--force", "--space", "nobody")
+    assert code == 2
+    assert f"expected one of {OLD.name}" in err
+    with Gallery.open(place) as gallery:
+        start(gallery)
+        add(gallery, ["d"], NEW)
+    code, text, _ = midspan("gallery", "export", place, out, "--force", "--json")
+    assert code == 1
+    assert json.loads(text)["without_vector"] == 3

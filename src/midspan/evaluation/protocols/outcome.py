@@ -25,6 +25,13 @@ class Outcome:
     n_queries: int
     n_gallery: int
 
+    @property
+    def answerable(self) -> int:
+        """Queries that at least one metric counts; means are taken over these."""
+        if not self.per_query:
+            return self.n_queries
+        return int(np.isfinite(np.stack(list(self.per_query.values()))).any(axis=0).sum())
+
 
 def of_retrieval(result: Retrieval) -> Outcome:
     return Outcome(
