@@ -23,7 +23,7 @@ setup: $(STAMP) ## make .venv with all extras that work on a CPU, and the dev to
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[all,dev]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[all,dev,docs]"
 	$(BIN)/python -m pip install --quiet --no-deps "trdg==1.8.0"
 	@touch $(STAMP)
 
@@ -81,21 +81,19 @@ lint: setup ## format, lint, types
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-check: setup ## format, lint, types, fast tests
+# NO_MKDOCS_2_WARNING: mkdocs-material advertises its successor at every build.
+# The site is built beside the tests, mypy after it: two cores are busy all the time.
+check: setup ## format, lint, types, fast tests, docs site
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	@$(BIN)/mypy >$(VENV)/mypy.txt 2>&1 & types=$$!; \
+	@( NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict && $(BIN)/mypy ) \
+	  >$(VENV)/check.txt 2>&1 & others=$$!; \
 	$(BIN)/python -m pytest -q $(SHARED) -m "not slow"; tests=$$?; \
-	wait $$types; types=$$?; echo "mypy:"; cat $(VENV)/mypy.txt; \
-	[ $$tests = 0 ] && [ $$types = 0 ]
+	wait $$others; others=$$?; echo "docs site and mypy:"; cat $(VENV)/check.txt; \
+	[ $$tests = 0 ] && [ $$others = 0 ]
 
-DOCS := $(VENV)/.docs
-$(DOCS): $(STAMP)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[docs]"
-	@touch $(DOCS)
-
-docs: $(DOCS) ## the docs site, offline and strict, in site/
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+docs: setup ## the docs site, offline and strict, in site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 format: setup ## rewrite the files in the house style
 	$(BIN)/ruff format .

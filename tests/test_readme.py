@@ -26,7 +26,10 @@ def test_make_targets_in_the_readme_exist() -> None:
 
 
 def test_links_lead_somewhere() -> None:
+    """On GitHub; `make docs` looks at those of the site, and at the pages that are made there."""
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        if page.parent.name == "reference":
+            continue
         text = page.read_text(encoding="utf-8")
         for link in re.findall(r"\]\(([^)#]+)[^)]*\)", text):
             if not link.startswith("http"):

@@ -19,7 +19,7 @@ from midspan.service.core import Core
 from midspan.service.errors import error_answer
 from midspan.service.guard import LOCAL_NAMES, Guard, Rule
 from midspan.service.idempotency import Idempotency
-from midspan.service.openapi import describe
+from midspan.service.openapi import add_routes, describe
 from midspan.service.routes import TABLE, Route
 from midspan.service.routes_gallery import load_page
 from midspan.service.settings import Limits, ServerSettings
@@ -65,17 +65,7 @@ def create_app(*cores: Core, tokens: Tokens, server: ServerSettings = LOCAL) -> 
     )
     app.state.galleries = contexts
     app.state.page = load_page()
-    for route in TABLE:
-        app.add_api_route(
-            route.path,
-            route.handler,
-            methods=[route.method],
-            response_model=None,
-            name=f"{route.method} {route.path}",
-            operation_id=route.name,
-            tags=[route.tag],
-            summary=(route.handler.__doc__ or route.handler.__name__).strip().splitlines()[0],
-        )
+    add_routes(app)
 
     async def openapi(request: Request) -> Response:
         return answer(describe(app))
