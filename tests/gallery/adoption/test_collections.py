@@ -86,7 +86,7 @@ class Application:
 class MilvusApplication(Application):
     """The same in Milvus Lite."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, index_type: str = "FLAT") -> None:
         pymilvus = pytest.importorskip("pymilvus")
         pytest.importorskip("milvus_lite")
         from midspan.gallery.engines import milvus_connection, milvus_location
@@ -105,7 +105,8 @@ class MilvusApplication(Application):
         schema.add_field("url", kinds.VARCHAR, max_length=64)
         schema.add_field("at", kinds.INT64)
         index = client.prepare_index_params()
-        index.add_index("image", index_type="FLAT", metric_type="COSINE")
+        params = {"nlist": 128} if index_type == "IVF_FLAT" else {}
+        index.add_index("image", index_type=index_type, metric_type="COSINE", params=params)
         client.create_collection(self.name, schema=schema, index_params=index)
 
     def put(self, *keys: int, seed: int = 0, brand: str = "acme") -> None:
@@ -187,7 +188,7 @@ def test_an_upgrade_over_a_collection_serves_both_spaces_and_rolls_back(
     assert sorted(hit.id for hit in hits) == sorted(str(key) for key in range(1, 31))
     gallery.work.release("w")
     backfill(gallery)
-    Upgrade(gallery).finish()
+    Upgrade(gallery).finish(override="vectors are random here")
     assert best(gallery, 3, seed=7)[0] == "3"
     Upgrade(gallery).rollback()
     assert best(gallery, 3)[0] == "3"
@@ -222,9 +223,12 @@ def test_looks_that_find_nothing_new_write_nothing(
     assert engine.catch_up() == 1
     before, written = gallery.sequence(), list[Any]()
     write = Catalogue.write
-    monkeypatch.setattr(
-        Catalogue, "write", lambda *given, **more: (written.append(given), write(*given, **more))[1]
-    )
+
+    def counted(*given: Any, **more: Any) -> Any:
+        written.append(given)
+        return write(*given, **more)
+
+    monkeypatch.setattr(Catalogue, "write", counted)
     assert [engine.catch_up() for _ in range(3)] == [0, 0, 0]
     assert (gallery.sequence(), written) == (before, [])
 
@@ -309,6 +313,40 @@ def test_zero_vectors_count_where_the_metric_can_compare_them(tmp_path: Path) ->
             hits = gallery.search(np.ones((1, DIM), np.float32), space=gallery.space, k=5)[0]
             assert len(hits) == stored
             assert all(np.isfinite(hit.score) for hit in hits)
+
+
+@pytest.mark.slow
+def test_milvus_answers_exactly_when_asked_and_behind_filters(tmp_path: Path) -> None:
+    """With an index that loses hits: the k best by `exact`, and the k best that pass a filter."""
+    application = MilvusApplication(tmp_path, index_type="IVF_FLAT")
+    keys = list(range(1, 3001))
+    application.put(*keys)
+    application.put(*keys[::500], brand="rare")
+    application.milvus.client.flush(application.name)
+    with application.adopt() as gallery:
+        stored = embed([str(key) for key in keys], OLD)
+        queries = embed([f"q{number}" for number in range(30)], OLD)
+        true = stored.vectors @ queries.vectors.T
+
+        def wanted(place: int, k: int, passing: np.ndarray[Any, Any]) -> list[str]:
+            order = np.argsort(-np.where(passing, true[:, place], -np.inf), kind="stable")
+            return [str(keys[row]) for row in order[: min(k, int(passing.sum()))]]
+
+        every = np.ones(len(keys), bool)
+        guessed = found(gallery.search(queries, k=10))
+        assert any(guessed[place] != wanted(place, 10, every) for place in range(30)), "no IVF here"
+        for place, ids in enumerate(found(gallery.search(queries, k=10, exact=True))):
+            assert ids == wanted(place, 10, every)
+        for filter, passing in (
+            (Eq("brand", "rare"), np.arange(len(keys)) % 500 == 0),
+            (Range("price", gte=100, lt=130), (np.array(keys) >= 100) & (np.array(keys) < 130)),
+        ):
+            for exact in (False, True):
+                asked = found(gallery.search(queries, k=10, filter=filter, exact=exact))
+                assert asked == [wanted(place, 10, passing) for place in range(30)]
+        whole = found(gallery.search(queries[:1], k=3000))
+        assert whole == [wanted(0, 3000, every)]
+    application.milvus.close()
 
 
 def test_survey_and_detach_leave_the_collection_alone(application: Application) -> None:

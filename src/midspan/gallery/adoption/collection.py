@@ -161,9 +161,8 @@ def only(payload: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
 def highest_mark(payloads: Sequence[Mapping[str, Any]], binding: CollectionBinding) -> float | None:
     if (field := binding.watermark) is None:
         return None
-    values = [payload.get(field) for payload in payloads]
-    numbers = [value for value in values if type(value) in (int, float)]
-    return float(max(numbers)) if numbers else None
+    values: list[Any] = [payload.get(field) for payload in payloads]
+    return max((float(value) for value in values if type(value) in (int, float)), default=None)
 
 
 # ---- adopt a collection on a vector server, keep up with it by passes over it, and let go of it --

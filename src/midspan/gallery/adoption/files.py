@@ -120,7 +120,7 @@ class FaissFile:
             raise FormatError(f"{path}: not a faiss index ({_first(error)})") from error
         self._swig: Any = faiss.swig_ptr
         self._whole = index  # which owns what the following refer to
-        self._index = faiss.downcast_index(index)
+        self._index: Any = faiss.downcast_index(index)
         self.shown, self.rows, self.dim = str(path), int(index.ntotal), int(index.d)
         numbers: list[str] | None = None
         if isinstance(self._index, faiss.IndexIDMap):

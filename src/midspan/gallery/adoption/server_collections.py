@@ -16,7 +16,15 @@ from midspan.gallery.adoption.collection import (
     only,
 )
 from midspan.gallery.adoption.files import VectorBatch
-from midspan.gallery.engines.milvus_connection import SECONDS, MilvusConnection
+from midspan.gallery.adoption.survey import condition_of
+from midspan.gallery.engines.base import pair_scores, prepare
+from midspan.gallery.engines.milvus_connection import (
+    MILVUS,
+    MOST,
+    SECONDS,
+    MilvusConnection,
+    compare_field,
+)
 from midspan.gallery.engines.milvus_location import milvus_location
 from midspan.gallery.engines.qdrant_connection import (
     QDRANT,
@@ -216,7 +224,7 @@ MILVUS_METRICS: dict[str, Metric] = {"COSINE": "cosine", "IP": "dot", "L2": "l2"
 
 
 class MilvusCollection:
-    """Filters are checked in the catalogue: what Milvus would let through may be less."""
+    """Filters that scalar fields can judge are Milvus' own; the gallery judges what is left."""
 
     space: Space | None = None
 
@@ -244,15 +252,13 @@ class MilvusCollection:
                 "choose one with `vector_name`"
             )
         (self._key,) = (name for name, field in by_name.items() if field.get("is_primary"))
-        self._texts = by_name[self._key]["type"].name == "VARCHAR"
+        self._kinds = {name: field["type"].name for name, field in by_name.items()}
+        self._texts = self._kinds[self._key] == "VARCHAR"
         self.dim = int(by_name[chosen]["params"]["dim"])
         with self._server.errors():
             described = client.describe_index(self._name, chosen, timeout=SECONDS)
             self._index = described or {}
             client.load_collection(self._name, timeout=SECONDS)
-            counted = client.query(
-                self._name, output_fields=["count(*)"], consistency_level="Strong", timeout=SECONDS
-            )
         metric = str(self._index.get("metric_type", "COSINE"))
         if metric not in MILVUS_METRICS:
             raise GalleryError(
@@ -260,7 +266,7 @@ class MilvusCollection:
             )
         self._metric = metric
         self.metric: Metric | None = MILVUS_METRICS[metric]
-        self.rows = int(counted[0]["count(*)"])
+        self.rows = self._count("")
         known = [*self._binding.payload, self._binding.uri, self._binding.watermark]
         for name in known:
             if name is not None and name not in by_name:
@@ -274,12 +280,16 @@ class MilvusCollection:
 
     def parts(self, size: int, *, since: float | None = None) -> Iterator[VectorBatch]:
         mark = "" if since is None else f"{self._binding.watermark} >= {since!r}"
+        for rows in self._pages(mark, self._fields(), size=size):
+            yield self._part(rows)
+
+    def _pages(self, where: str, fields: list[str], *, size: int = PAGE) -> Iterator[Sequence[Any]]:
         with self._server.errors():
             pages = self._server.client.query_iterator(
                 self._name,
                 batch_size=min(size, PAGE),
-                filter=mark,
-                output_fields=self._fields(),
+                filter=where,
+                output_fields=fields,
                 consistency_level="Strong",
             )
         try:
@@ -288,7 +298,7 @@ class MilvusCollection:
                     rows = pages.next()
                 if not rows:
                     return
-                yield self._part(rows)
+                yield rows
         finally:
             pages.close()
 
@@ -323,11 +333,15 @@ class MilvusCollection:
     def search(
         self, query: FloatArray, *, limit: int, filter: Filter | None, exact: bool
     ) -> NearestPoints:
+        where = (None if filter is None else translate(filter, self._language())) or ""
+        if limit > MOST or (exact and self.index() is not None):
+            return self._scan(query, limit, where)
         with self._server.errors():
             ((*hits,),) = self._server.client.search(
                 self._name,
                 data=[query.tolist()],
                 anns_field=self._binding.vector,
+                filter=where,
                 limit=limit,
                 output_fields=[self._key, self._binding.vector],
                 search_params={"metric_type": self._metric},
@@ -339,19 +353,59 @@ class MilvusCollection:
         if len(hits) >= limit:
             last = float(hits[-1]["distance"])
             cut = -last if self.metric == "l2" else last
+        elif self.index() is not None and self._count(where) > len(hits):
+            return self._scan(query, limit, where)  # an index may end before it has found all
         return NearestPoints([str(row[self._key]) for row in rows], self._vectors(rows), cut)
 
+    def _scan(self, query: FloatArray, limit: int, where: str) -> NearestPoints:
+        """Every row that passes, compared here."""
+        metric = self.metric or "cosine"
+        best = NearestPoints([], np.empty((0, self.dim), np.float32), None)
+        scores = np.empty(0, np.float32)
+        for rows in self._pages(where, [self._key, self._binding.vector]):
+            vectors = self._vectors(rows)
+            places = np.flatnonzero(condition_of(vectors, metric)[1])
+            vectors = vectors[places]
+            ready = prepare(vectors, metric=metric)
+            keys = [*best.keys, *(str(rows[place][self._key]) for place in places.tolist())]
+            scores = np.r_[scores, pair_scores(query, ready, metric=metric)]
+            vectors, cut = np.r_[best.vectors, vectors], best.cut
+            order = np.argsort(-scores, kind="stable")
+            if len(order) > limit:
+                left = float(scores[order[limit]])
+                cut = left if cut is None else max(cut, left)
+                order = order[:limit]
+            scores = scores[order]
+            best = NearestPoints([keys[place] for place in order.tolist()], vectors[order], cut)
+        return best
+
+    def _count(self, where: str) -> int:
+        with self._server.errors():
+            counted = self._server.client.query(
+                self._name,
+                filter=where,
+                output_fields=["count(*)"],
+                consistency_level="Strong",
+                timeout=SECONDS,
+            )
+        return int(counted[0]["count(*)"])
+
+    def _language(self) -> FilterDialect[str]:
+        """Words for scalar fields that hold such a value; else the gallery judges."""
+
+        def own(path: Path, operator: str, value: Scalar) -> str | None:
+            kind = self._kinds.get(path[0]) if path[0] in self._binding.payload else None
+            if kind is None or len(path) > 1 or not _comparable(kind, value):
+                return None
+            return compare_field(path[0], operator, value)
+
+        return FilterDialect(compare=own, every=MILVUS.every, some=MILVUS.some)
+
     def watermark(self) -> float | None:
-        field, marks = self._binding.watermark, list[float | None]()
+        field = self._binding.watermark
         if field is None:
             return None
-        with self._server.errors():
-            pages = self._server.client.query_iterator(
-                self._name, batch_size=PAGE, output_fields=[field], consistency_level="Strong"
-            )
-            while rows := pages.next():
-                marks.append(highest_mark(rows, self._binding))
-            pages.close()
+        marks = (highest_mark(rows, self._binding) for rows in self._pages("", [field]))
         return max((mark for mark in marks if mark is not None), default=None)
 
     def index(self) -> str | None:
@@ -370,3 +424,14 @@ class MilvusCollection:
             if row.get(self._binding.vector) is not None:
                 matrix[place] = row[self._binding.vector]
         return matrix
+
+
+def _comparable(kind: str, value: Scalar) -> bool:
+    """Whether a field of Milvus compares with this value as Python does."""
+    if isinstance(value, bool):
+        return kind == "BOOL"
+    if isinstance(value, str):
+        return kind == "VARCHAR"
+    if kind.startswith("INT"):
+        return isinstance(value, int)
+    return kind == "DOUBLE" or (kind == "FLOAT" and float(np.float32(value)) == value)

@@ -312,8 +312,11 @@ def field_of(path: Path) -> str | None:
 
 
 def _compare(path: Path, operator: str, value: Scalar) -> str | None:
-    if (field := field_of(path)) is None:
-        return None
+    field = field_of(path)
+    return None if field is None else compare_field(field, operator, value)
+
+
+def compare_field(field: str, operator: str, value: Scalar) -> str | None:
     if isinstance(value, bool):
         return f"{field} {operator} {str(value).lower()}"
     if isinstance(value, str):
