@@ -57,7 +57,7 @@ from midspan.spaces import Embeddings, FloatArray, Space
 
 RESULTS = Path(__file__).parent / "results" / "bridges.csv"
 FIT_CLASSES, SIZES, DRAWS = 60, (300, 600, 1200), 1000
-LEARNED = ("lambda_orthogonal", "mlp", "rbt", "fct")  # minutes in 1280-d: split 0 only
+LEARNED = ("lambda-orthogonal", "mlp", "rbt", "fct")  # minutes in 1280-d: split 0 only
 SETTINGS: dict[str, dict[str, Any]] = {
     "procrustes": {"few_pairs": True},  # fewer pairs than dims
     "fct": {"width": 512, "epochs": 20},  # the paper's 2048 and 80 take a quarter of an hour

@@ -7,7 +7,8 @@ from typing import Literal
 
 import pytest
 
-from midspan.config import build, check_settings, construct, look_up, read_toml
+from midspan.config import build, check_settings, construct, current_name, look_up, read_toml
+from midspan.deprecation import RenamedWarning
 from midspan.errors import ConfigError
 
 
@@ -34,7 +35,7 @@ class Strict:
 TABLE = {"thing": "tests.test_config:Thing", "strict": "tests.test_config:Strict"}
 
 
-def test_values_are_converted_to_the_annotated_types() -> None:
+def test_build_converts_values_to_the_annotated_types() -> None:
     thing = build(
         TABLE,
         {"name": "thing", "weight": 3, "names": ["x"], "box": [2, 3], "path": "p", "flag": True},
@@ -49,39 +50,65 @@ def test_values_are_converted_to_the_annotated_types() -> None:
     [
         ({"wieght": 1.0}, "Thing has no setting 'wieght'; did you mean 'weight'?"),
         ({"zzz": 1}, "known: box, count"),
-        ({"weight": "heavy"}, "'weight' wants float, got 'heavy'"),
-        ({"count": 1.5}, "'count' wants int, got 1.5"),
-        ({"count": True}, "'count' wants int, got True"),
-        ({"flag": 1}, "'flag' wants bool, got 1"),
+        ({"weight": "heavy"}, "'weight': expected float, got 'heavy'"),
+        ({"count": 1.5}, "'count': expected int, got 1.5"),
+        ({"count": True}, "'count': expected int, got True"),
+        ({"flag": 1}, "'flag': expected bool, got 1"),
         ({"kind": "c"}, "one of 'a', 'b', got 'c'"),
-        ({"names": "x"}, "'names' wants"),
-        ({"names": [1]}, "'names' wants"),
-        ({"box": [1, 2, 3]}, "'box' wants"),
-        ({"path": 3}, "'path' wants"),
+        ({"names": "x"}, "'names': expected"),
+        ({"names": [1]}, "'names': expected"),
+        ({"box": [1, 2, 3]}, "'box': expected"),
+        ({"path": 3}, "'path': expected"),
     ],
 )
-def test_what_does_not_fit_is_named(settings: dict[str, object], message: str) -> None:
+def test_construct_unfit_setting_is_named_in_the_error(
+    settings: dict[str, object], message: str
+) -> None:
     with pytest.raises(ConfigError) as caught:
         construct(Thing, settings, where="[thing]")
     assert message in str(caught.value)
     assert str(caught.value).startswith("[thing]")
 
 
-def test_missing_and_unknown_names() -> None:
-    with pytest.raises(ConfigError, match="wants a value for 'must'"):
+def test_build_missing_or_unknown_name_raises_config_error() -> None:
+    with pytest.raises(ConfigError, match="requires a value for 'must'"):
         build(TABLE, {"name": "strict"}, what="thing")
     with pytest.raises(ConfigError, match="did you mean 'thing'"):
         look_up(TABLE, "thin", what="thing")
-    with pytest.raises(ConfigError, match=r"\[thing\] wants a name; one of strict, thing"):
+    with pytest.raises(
+        ConfigError, match=r"\[thing\] name: expected one of strict, thing, got None"
+    ):
         build(TABLE, {"weight": 1.0}, what="thing")
 
 
-def test_what_the_caller_gives_is_not_a_setting() -> None:
+def test_look_up_underscore_for_hyphen_warns_and_finds_the_entry() -> None:
+    table = {"two-words": "tests.test_config:Thing"}
+    with pytest.warns(RenamedWarning, match="the thing 'two_words' is now 'two-words'"):
+        assert look_up(table, "two_words", what="thing") is Thing
+    assert look_up(table, "two_words", what="thing", warn=False) is Thing
+    assert look_up({"two_words": "tests.test_config:Thing"}, "two_words", what="thing") is Thing
+
+
+def test_current_name_renamed_loss_warns() -> None:
+    with pytest.warns(RenamedWarning, match="the loss 'url' is now 'universal'"):
+        assert current_name("url", what="loss") == "universal"
+    assert current_name("url", what="backbone") == "url"
+
+
+def test_build_renamed_setting_warns_and_is_passed_on() -> None:
+    from midspan.losses import LOSSES
+
+    with pytest.warns(RenamedWarning, match=r"'rows_lr' of \[loss\] is now 'proxy_lr'"):
+        loss = build(LOSSES, {"name": "proxy-anchor", "rows_lr": 7.0}, what="loss")
+    assert loss.proxy_lr == 7.0
+
+
+def test_check_settings_argument_of_the_caller_is_refused() -> None:
     with pytest.raises(ConfigError, match="no setting 'must'"):
         check_settings(Strict, {"must": 1}, where="here", taken=["must"])
 
 
-def test_toml_files(tmp_path: Path) -> None:
+def test_read_toml_invalid_or_missing_file_raises_config_error(tmp_path: Path) -> None:
     (tmp_path / "good.toml").write_text("[a]\nb = 1\n", encoding="utf-8")
     (tmp_path / "bad.toml").write_text("[a\n", encoding="utf-8")
     assert read_toml(tmp_path / "good.toml") == {"a": {"b": 1}}

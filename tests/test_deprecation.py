@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from midspan.deprecation import current_name, renamed_argument, renamed_attribute
+from midspan.deprecation import renamed_argument, renamed_attribute
 
 
 @renamed_argument("wanted", "requested")
@@ -24,11 +24,3 @@ def test_renamed_attribute_unknown_name_raises_attribute_error() -> None:
         assert renamed_attribute("package", "Old", {"Old": "New"}) == "New"
     with pytest.raises(AttributeError, match="'package' has no attribute 'Other'"):
         renamed_attribute("package", "Other", {"Old": "New"})
-
-
-def test_current_name_old_spelling_warns_and_unknown_name_is_kept() -> None:
-    table, renamed = {"low-rank": 1}, {"low_rank": "low-rank"}
-    with pytest.warns(DeprecationWarning, match="'low_rank' is now 'low-rank'"):
-        assert current_name("low_rank", table, renamed=renamed) == "low-rank"
-    assert current_name("low-rank", table, renamed=renamed) == "low-rank"
-    assert current_name("typo", table, renamed=renamed) == "typo"

@@ -8,6 +8,9 @@ A part of a run file names a thing from a plain table and gives its settings:
 
 `build(METHODS, {...}, what="method")` finds "bct" in the table, imports it, checks each key and
 value against the keyword arguments of its constructor, and calls it.
+
+Names in the tables are written with hyphens. An underscore instead, or a name that was changed,
+still works for one release, with a warning.
 """
 
 from __future__ import annotations
@@ -22,9 +25,13 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, Union
 
+from midspan.deprecation import RenamedWarning, warn_renamed
 from midspan.errors import ConfigError
 
 Settings = Mapping[str, Any]
+
+RENAMED = {("loss", "url"): "universal"}  # (what, old name) → new name
+RENAMED_SETTINGS = {("loss", "rows_lr"): "proxy_lr"}
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
@@ -37,8 +44,18 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: not valid TOML ({error})") from error
 
 
-def look_up(table: Mapping[str, str], name: str, *, what: str) -> Any:
+def current_name(name: str, *, what: str, warn: bool = True) -> str:
+    """How the tables spell `name` today. `warn`: False for names in files of earlier releases."""
+    new = RENAMED.get((what, name), name.replace("_", "-"))
+    if warn and new != name:
+        warn_renamed(f"the {what} {name!r}", repr(new), stacklevel=4, category=RenamedWarning)
+    return new
+
+
+def look_up(table: Mapping[str, str], name: str, *, what: str, warn: bool = True) -> Any:
     """The object behind 'package.module:Name', imported only now."""
+    if name not in table and current_name(name, what=what, warn=False) in table:
+        name = current_name(name, what=what, warn=warn)
     if name not in table:
         raise ConfigError(f"no {what} is called {name!r}{_hint(name, table)}")
     module, _, attribute = table[name].partition(":")
@@ -46,13 +63,31 @@ def look_up(table: Mapping[str, str], name: str, *, what: str) -> Any:
 
 
 def build(table: Mapping[str, str], section: Settings, *, what: str, **given: Any) -> Any:
-    """Make the thing that `section` names. `given` are arguments the caller supplies itself."""
-    settings = dict(section)
+    """Create what `section` names. `given` are arguments that the caller supplies itself."""
+    settings = current_settings(section, what=what)
     name = settings.pop("name", None)
     if not isinstance(name, str):
-        raise ConfigError(f"[{what}] wants a name; one of {', '.join(sorted(table))}")
+        raise ConfigError(
+            f"[{what}] name: expected one of {', '.join(sorted(table))}, got {name!r}"
+        )
     target = look_up(table, name, what=what)
     return construct(target, settings, where=f"[{what}] name = {name!r}", **given)
+
+
+def current_settings(section: Settings, *, what: str, warn: bool = True) -> dict[str, Any]:
+    """A copy of `section` with its settings under the names that they have today."""
+    settings = dict(section)
+    for (owner, old), new in RENAMED_SETTINGS.items():
+        if owner == what and old in settings:
+            if warn:
+                warn_renamed(
+                    f"the setting {old!r} of [{what}]",
+                    repr(new),
+                    stacklevel=4,
+                    category=RenamedWarning,
+                )
+            settings.setdefault(new, settings.pop(old))
+    return settings
 
 
 def construct(target: Callable[..., Any], settings: Settings, *, where: str, **given: Any) -> Any:
@@ -69,7 +104,7 @@ def check_settings(
     taken: Iterable[str] = (),
     complete: bool = True,
 ) -> dict[str, Any]:
-    """The settings in the types of the signature. `complete`: none without a default may miss."""
+    """Settings in the types of the signature. `complete`: all that have no default are there."""
     title = getattr(target, "__name__", str(target))
     parameters = {
         name: parameter
@@ -86,7 +121,7 @@ def check_settings(
         fits, converted = _convert(value, hint)
         if not fits:
             raise ConfigError(
-                f"{where}: {title} setting {name!r} wants {_readable(hint)}, got {value!r}"
+                f"{where}: {title} setting {name!r}: expected {_readable(hint)}, got {value!r}"
             )
         checked[name] = converted
     missing = [
@@ -95,7 +130,7 @@ def check_settings(
         if parameter.default is parameter.empty and name not in checked
     ]
     if missing and complete:
-        raise ConfigError(f"{where}: {title} wants a value for {', '.join(map(repr, missing))}")
+        raise ConfigError(f"{where}: {title} requires a value for {', '.join(map(repr, missing))}")
     return checked
 
 
@@ -108,7 +143,7 @@ def _hint(name: str, known: Iterable[str]) -> str:
 
 
 def _convert(value: Any, hint: Any) -> tuple[bool, Any]:
-    """(does it fit, the value in the wanted type). TOML has no None, tuples or paths."""
+    """(does it fit, the value in the expected type). TOML has no None, tuples or paths."""
     if hint is Any:
         return True, value
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)

@@ -11,7 +11,7 @@ from tests.bridges.worlds import encoders, unit64
 def test_is_the_mean_of_the_normalised_members() -> None:
     old, new = encoders(80)
     blend = Blend(
-        members=({"name": "ridge"}, {"name": "procrustes"}, {"name": "low_rank", "rank": 4})
+        members=({"name": "ridge"}, {"name": "procrustes"}, {"name": "low-rank", "rank": 4})
     )
     members = (Ridge(), Procrustes(), LowRank(rank=4))
     parts = [bridge.fit(old, new).apply(old.vectors) for bridge in members]

@@ -105,4 +105,4 @@ def test_what_it_refuses() -> None:
 
 def test_titles() -> None:
     assert title("ridge") == "ridge"
-    assert title({"name": "low_rank", "rank": 8}) == "low_rank(rank=8)"
+    assert title({"name": "low-rank", "rank": 8}) == "low-rank(rank=8)"

@@ -15,9 +15,9 @@ from tests.bridges.worlds import encoders, own_found_first
 
 # Small and quick where the defaults are made for large spaces.
 SMALL: dict[str, dict[str, Any]] = {
-    "lambda_orthogonal": {"threshold": 2.0},
+    "lambda-orthogonal": {"threshold": 2.0},
     "local": {"clusters": 3},
-    "low_rank": {"rank": 8},
+    "low-rank": {"rank": 8},
     "mlp": {"hidden": 32, "epochs": 4},
     "rbt": {"depth": 2, "paths": 2, "hidden": 8, "epochs": 3},
     "fct": {"width": 64, "epochs": 20},

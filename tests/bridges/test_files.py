@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from midspan.bridges import Blend, Ridge, load_bridge
+from midspan.bridges import Blend, LowRank, Ridge, load_bridge
 from midspan.bridges.files import JSON_NAME
 from midspan.errors import FormatError
 from tests.bridges.worlds import encoders
@@ -151,12 +151,21 @@ def test_other_files_are_not_touched(tmp_path: Path) -> None:
 
 def test_members_are_saved_with_their_own_settings(tmp_path: Path) -> None:
     old, new = encoders(60)
-    blend = Blend(members=({"name": "ridge", "alpha": 2.0}, {"name": "low_rank", "rank": 3}))
+    blend = Blend(members=({"name": "ridge", "alpha": 2.0}, {"name": "low-rank", "rank": 3}))
     again = load_bridge(blend.fit(old, new).save(tmp_path / "blend"))
     assert isinstance(again, Blend)
-    assert [member.name for member in again.members_] == ["ridge", "low_rank"]
+    assert [member.name for member in again.members_] == ["ridge", "low-rank"]
     assert again.members_[1].settings()["rank"] == 3
     assert arrays_of(tmp_path / "blend").read_bytes()[:1] != b"\x80"  # no pickle
+
+
+def test_load_bridge_name_of_an_earlier_release_loads_without_a_warning(tmp_path: Path) -> None:
+    old, new = encoders(60)
+    saved = LowRank(rank=3).fit(old, new).save(tmp_path / "bridge")
+    path = Path(saved) / JSON_NAME
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace('"low-rank"', '"low_rank"'), encoding="utf-8")
+    assert isinstance(load_bridge(saved), LowRank)
 
 
 def test_saving_again_replaces_the_former_bridge_at_once(

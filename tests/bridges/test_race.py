@@ -37,7 +37,7 @@ def _stretched() -> tuple[Embeddings, Embeddings]:
     )
 
 
-@pytest.mark.parametrize("name", ["procrustes", "ridge", "low_rank", "local", "kernel", "blend"])
+@pytest.mark.parametrize("name", ["procrustes", "ridge", "low-rank", "local", "kernel", "blend"])
 def test_a_candidate_in_company_scores_as_it_does_alone(name: str) -> None:
     old, new = _pairs()
     alone, _ = Trial(Pairs.of(old, new), folds=3, seed=0).values(name)

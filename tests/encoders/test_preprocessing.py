@@ -77,7 +77,7 @@ def test_it_survives_json() -> None:
         ({"std": [0.1, float("nan"), 0.1]}, "above zero"),
         ({"fit": "stretch"}, "fit"),
         ({"colour": "bgr"}, "no setting 'colour'"),
-        ({"width": "wide"}, "wants int"),
+        ({"width": "wide"}, "expected int"),
     ],
 )
 def test_broken_settings_are_named(change: dict[str, Any], message: str) -> None:

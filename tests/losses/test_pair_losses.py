@@ -95,7 +95,7 @@ def test_proxy_losses_equal_the_equation(loss: RecognitionLoss, slow) -> None:  
         torch.autograd.grad(fast, wanted), torch.autograd.grad(reference, wanted), strict=True
     ):
         torch.testing.assert_close(mine, theirs)
-    assert loss.rows_lr > 1
+    assert loss.proxy_lr > 1
 
 
 def test_proxy_anchor_agrees_with_a_library() -> None:

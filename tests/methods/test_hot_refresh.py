@@ -249,7 +249,7 @@ def test_vectors_alone_are_enough(variant: str) -> None:
 
 def test_what_cannot_be_done_is_said() -> None:
     old = old_artifacts()
-    with pytest.raises(ConfigError, match="hot_refresh needs the old encoder"):
+    with pytest.raises(ConfigError, match="hot-refresh needs the old encoder"):
         HotRefresh().prepare(old=None, num_classes=CLASSES, dim=DIM)
     with pytest.raises(ConfigError, match=r"new dim must be the old one.*dim = 4"):
         HotRefresh().prepare(old=old, num_classes=CLASSES, dim=DIM + 1)

@@ -116,7 +116,7 @@ def on_images() -> TrainingTask:
         confident=True,
     )
     torch.manual_seed(0)
-    loss: RecognitionLoss = build(LOSSES, {"name": "url", "margin": 2.0}, what="loss")
+    loss: RecognitionLoss = build(LOSSES, {"name": "universal", "margin": 2.0}, what="loss")
     loss.prepare(num_classes=CLASSES, dim=DIM)
     variations: Variations = make_variations(
         VariationSettings(), images=pictures, dim=DIM, sub_embeddings=4, seed=0
@@ -305,7 +305,7 @@ def norms(processes: Processes, folder: Path) -> Mapping[str, Tensor]:
 CASES: dict[str, Case] = {
     **{
         name: by_method(name)
-        for name in ("independent", "bct", "hot_refresh", "unibct", "advbct", "mixbct", "lce")
+        for name in ("independent", "bct", "hot-refresh", "unibct", "advbct", "mixbct", "lce")
     },
     "adamw": by_method("independent", optimiser="adamw"),
     **{name: by_loss(name) for name in ("triplet", "supcon", "margin", "proxy-anchor")},

@@ -196,7 +196,7 @@ def test_seeds_of_steps_differ() -> None:
 def test_proxies_learn_at_their_own_rate() -> None:
     from midspan.losses.proxy_anchor import ProxyAnchor
 
-    loss = ProxyAnchor(rows_lr=50.0)
+    loss = ProxyAnchor(proxy_lr=50.0)
     loss.prepare(num_classes=3, dim=4)
     modules = torch.nn.ModuleDict({"encoder": torch.nn.Linear(2, 4), "loss": loss})
     groups = make_optimiser(modules, TrainSettings()).param_groups

@@ -135,7 +135,7 @@ def test_lce_with_a_transformation(base: dict[str, Any], tmp_path: Path, dim: in
 def test_direct_methods_report_one_cross_and_go_without_bridges(
     base: dict[str, Any], tmp_path: Path
 ) -> None:
-    for name in ("lce", "hot_refresh"):
+    for name in ("lce", "hot-refresh"):
         result = run(base, tmp_path / name, dim=16, name=name)
         assert set(result.scores) == {"self", "old_self", "cross", "cross_best"}
         assert result.scores["cross_best"] == result.scores["cross"]

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from midspan.deprecation import RenamedWarning
 from midspan.errors import ConfigError
-from midspan.training.run_file import to_toml
+from midspan.training.run_file import comparable, to_toml
 from midspan.training.settings import RunConfig
 
 TEXT = """
@@ -68,9 +69,9 @@ def test_changes_from_the_command_line(tmp_path: Path) -> None:
         ("[data]\nname='npz'\n[train]\nlr=-1.0", "lr = -1.0 is out of range"),
         ("[data]\nname='npz'\n[train]\nsampler='all'", "one of 'shuffled', 'balanced'"),
         ("seed=1", r"\[data\] is missing"),
-        ("seed='x'\n[data]\nname='npz'", "'seed' wants int"),
+        ("seed='x'\n[data]\nname='npz'", "'seed': expected int"),
         ("[data]\nname='npz'\n[old]\n", "either run"),
-        ("[data]\nname='npz'\n[allocation]\nkind='open-data'", "wants a value for 'part'"),
+        ("[data]\nname='npz'\n[allocation]\nkind='open-data'", "requires a value for 'part'"),
     ],
 )
 def test_mistakes_are_named(tmp_path: Path, text: str, message: str) -> None:
@@ -125,3 +126,20 @@ def test_slices_that_do_not_fit_are_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         slices(encoder, train)
+
+
+def test_comparable_run_file_of_an_earlier_release_equals_the_current_one() -> None:
+    earlier = {"name": "a-hot_refresh", "method": {"name": "hot_refresh"}, "loss": {"name": "url"}}
+    now = {
+        "name": "a-hot-refresh",
+        "method": {"name": "hot-refresh"},
+        "loss": {"name": "universal"},
+    }
+    assert comparable(to_toml(earlier)) == comparable(to_toml(now)) == to_toml(now)
+
+
+def test_from_dict_old_method_name_warns_unless_saved() -> None:
+    raw = {"data": {"name": "digits"}, "method": {"name": "hot_refresh"}}
+    with pytest.warns(RenamedWarning, match="the method 'hot_refresh' is now 'hot-refresh'"):
+        assert RunConfig.from_dict(raw).method["name"] == "hot-refresh"
+    assert RunConfig.from_dict(raw, saved=True).method["name"] == "hot-refresh"

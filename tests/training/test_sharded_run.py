@@ -103,7 +103,7 @@ def test_a_stopped_run_goes_on_with_its_rows(
         ({"loss": {"name": "proxy-anchor"}}, "is not a softmax over class rows"),
         ({"method": {"name": "lce"}}, "needs the logits or the rows of all classes"),
         (
-            {"method": {"name": "hot_refresh", "variant": "classifier", "negatives": "both"}},
+            {"method": {"name": "hot-refresh", "variant": "classifier", "negatives": "both"}},
             "needs the logits or the rows of all classes",
         ),
     ],

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 BRIDGES = {
     "procrustes": "midspan.bridges.procrustes:Procrustes",
     "ridge": "midspan.bridges.ridge:Ridge",
-    "low_rank": "midspan.bridges.low_rank:LowRank",
-    "lambda_orthogonal": "midspan.bridges.lambda_orthogonal:LambdaOrthogonal",
+    "low-rank": "midspan.bridges.low_rank:LowRank",
+    "lambda-orthogonal": "midspan.bridges.lambda_orthogonal:LambdaOrthogonal",
     "local": "midspan.bridges.local:Local",
     "kernel": "midspan.bridges.kernel:Kernel",
     "blend": "midspan.bridges.blend:Blend",

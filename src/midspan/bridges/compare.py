@@ -20,7 +20,7 @@ from midspan.spaces import Column, Embeddings, FloatArray, IntArray, Metric
 Candidate = str | Mapping[str, Any]  # a name from BRIDGES, or its section of a run file
 
 # Solved, not trained: seconds, and without torch.
-SOLVED: tuple[Candidate, ...] = ("procrustes", "ridge", "low_rank", "local", "kernel", "blend")
+SOLVED: tuple[Candidate, ...] = ("procrustes", "ridge", "low-rank", "local", "kernel", "blend")
 
 NAN = float("nan")
 HELD_OUT = 2000  # pairs that judge

@@ -163,7 +163,7 @@ def _pack(bridge: Bridge, arrays: Arrays, *, prefix: str) -> Record:
 
 def _unpack(record: Record, arrays: Arrays, *, prefix: str, where: str) -> Bridge:
     try:
-        kind = look_up(BRIDGES, record["name"], what="bridge")
+        kind = look_up(BRIDGES, record["name"], what="bridge", warn=False)
         settings = check_settings(kind, record["settings"], where=where)
     except ConfigError as error:
         raise FormatError(f"{where}: {error}") from error

@@ -29,7 +29,7 @@ class LambdaOrthogonal(Bridge):
     orthonormal instead of the rows.
     """
 
-    name = "lambda_orthogonal"
+    name = "lambda-orthogonal"
 
     def __init__(
         self,

@@ -21,7 +21,7 @@ class LowRank(Bridge):
     `rank` 64 as in Drift-Adapter (EMNLP 2025); it is cut to what dims and pairs allow.
     """
 
-    name = "low_rank"
+    name = "low-rank"
 
     def __init__(self, *, rank: int = 64, alpha: float | None = None, seed: int = 0) -> None:
         self.rank = rank

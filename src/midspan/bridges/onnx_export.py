@@ -75,7 +75,7 @@ def export_onnx(bridge: Bridge, path: str | Path) -> Path:
     model = helper.make_model(
         helper.make_graph(
             graph.nodes,
-            f"bridge_{bridge.name}",
+            f"bridge_{bridge.name.replace('-', '_')}",
             [helper.make_tensor_value_info("vectors", float32, ["n", bridge.source.dim])],
             [helper.make_tensor_value_info("mapped", float32, ["n", bridge.target.dim])],
             graph.constants,

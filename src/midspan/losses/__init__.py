@@ -1,9 +1,12 @@
 """Recognition losses: what an encoder learns from labels, before any thought of compatibility.
 
-Every loss is a plain `nn.Module` for any PyTorch loop: `CosFace.for_classes(100, dim=128)` makes
-its class rows, and `loss.value(z, y)` is one number.
+Every loss is a plain `nn.Module` for any PyTorch loop: `CosFace.for_classes(100, dim=128)` creates
+its class weights, and `loss.value(z, y)` is one number.
 """
 
+from typing import Any
+
+from midspan.deprecation import renamed_attribute
 from midspan.losses.arcface import ArcFace
 from midspan.losses.base import RecognitionLoss
 from midspan.losses.cosface import CosFace
@@ -15,7 +18,7 @@ from midspan.losses.proxy_nca import ProxyNCA
 from midspan.losses.softmax import Softmax
 from midspan.losses.supcon import SupCon
 from midspan.losses.triplet import Triplet
-from midspan.losses.url import URL
+from midspan.losses.universal import Universal
 
 # name in a run file → class
 LOSSES = {
@@ -23,7 +26,7 @@ LOSSES = {
     "normalised-softmax": "midspan.losses.normalised_softmax:NormalisedSoftmax",
     "cosface": "midspan.losses.cosface:CosFace",
     "arcface": "midspan.losses.arcface:ArcFace",
-    "url": "midspan.losses.url:URL",
+    "universal": "midspan.losses.universal:Universal",
     "margin": "midspan.losses.margin:Margin",
     "triplet": "midspan.losses.triplet:Triplet",
     "proxy-nca": "midspan.losses.proxy_nca:ProxyNCA",
@@ -34,7 +37,6 @@ LOSSES = {
 
 __all__ = [
     "LOSSES",
-    "URL",
     "ArcFace",
     "CosFace",
     "Margin",
@@ -46,4 +48,11 @@ __all__ = [
     "Softmax",
     "SupCon",
     "Triplet",
+    "Universal",
 ]
+
+_RENAMED = {"URL": "Universal"}
+
+
+def __getattr__(name: str) -> Any:
+    return globals()[renamed_attribute(__name__, name, _RENAMED)]

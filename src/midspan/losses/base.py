@@ -32,7 +32,7 @@ class RecognitionLoss(nn.Module):
     shardable: ClassVar[bool] = False  # True: cross-entropy, so its classes may be in parts
     has_bias: bool = False  # may follow from the settings
     scale: float = 1.0
-    rows_lr: float = 1.0  # learning rate of the class rows, as a multiple of the encoder's
+    proxy_lr: float = 1.0  # learning rate of the class rows, as a multiple of the encoder's
 
     def __init__(self) -> None:
         super().__init__()

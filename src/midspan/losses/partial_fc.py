@@ -65,7 +65,7 @@ class PartialFC(RecognitionLoss):
             raise ConfigError(f"[classifier] sample_rate = {rate}: wanted 0 < sample_rate <= 1")
         self.base = base
         self.rate = rate
-        self.rows_lr = base.rows_lr
+        self.proxy_lr = base.proxy_lr
         self.fixed = False  # rows that a method gives are not learnt
         self.drawn: Drawn | None = None
         self._held: ClassPart | None = None

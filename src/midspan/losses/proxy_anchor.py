@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from midspan.deprecation import renamed_argument
 from midspan.losses.base import RecognitionLoss
 
 
@@ -25,11 +26,14 @@ class ProxyAnchor(RecognitionLoss):
         (0, True)
     """
 
-    def __init__(self, *, scale: float = 32.0, margin: float = 0.1, rows_lr: float = 100.0) -> None:
+    @renamed_argument("rows_lr", "proxy_lr")
+    def __init__(
+        self, *, scale: float = 32.0, margin: float = 0.1, proxy_lr: float = 100.0
+    ) -> None:
         super().__init__()
         self.scale = scale
         self.margin = margin
-        self.rows_lr = rows_lr
+        self.proxy_lr = proxy_lr
 
     def forward(self, *, vectors: Tensor, logits: Tensor | None, labels: Tensor) -> Tensor:
         assert logits is not None

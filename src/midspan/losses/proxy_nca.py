@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from midspan.deprecation import renamed_argument
 from midspan.losses.base import RecognitionLoss
 
 
@@ -14,7 +15,7 @@ class ProxyNCA(RecognitionLoss):
 
     Paper: arXiv:1703.07464. Default: scale 1 (paper). The own proxy is left out of the sum, as the
     paper writes it; common libraries keep it in. Proxies learn 100 times faster than the encoder
-    (customary; our choice of where to put it: `rows_lr`).
+    (customary; our choice of where to put it: `proxy_lr`).
 
     Example:
         >>> import torch
@@ -25,10 +26,11 @@ class ProxyNCA(RecognitionLoss):
         (0, True)
     """
 
-    def __init__(self, *, scale: float = 1.0, rows_lr: float = 100.0) -> None:
+    @renamed_argument("rows_lr", "proxy_lr")
+    def __init__(self, *, scale: float = 1.0, proxy_lr: float = 100.0) -> None:
         super().__init__()
         self.scale = 2.0 * scale  # d² = 2 − 2·cos: the same ranking of classes as these logits
-        self.rows_lr = rows_lr
+        self.proxy_lr = proxy_lr
 
     def forward(self, *, vectors: Tensor, logits: Tensor | None, labels: Tensor) -> Tensor:
         assert logits is not None

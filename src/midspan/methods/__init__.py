@@ -23,12 +23,12 @@ METHODS = {
     "bct": "midspan.methods.bct:BCT",
     "l2": "midspan.methods.l2:L2",
     "lce": "midspan.methods.lce:LCE",
-    "hot_refresh": "midspan.methods.hot_refresh:HotRefresh",
+    "hot-refresh": "midspan.methods.hot_refresh:HotRefresh",
     "unibct": "midspan.methods.unibct:UniBCT",
     "advbct": "midspan.methods.advbct:AdvBCT",
     "mixbct": "midspan.methods.mixbct:MixBCT",
     "simplex": "midspan.methods.simplex:Simplex",
-    "trusted_matching": "midspan.methods.trusted_matching:TrustedMatching",
+    "trusted-matching": "midspan.methods.trusted_matching:TrustedMatching",
 }
 
 __all__ = [

@@ -70,7 +70,7 @@ class HotRefresh(Method):
         super().__init__()
         if temperature <= 0 or hardest < 0:
             raise ConfigError(
-                f"hot_refresh wants temperature > 0 and hardest >= 0 (0: all negatives), got "
+                f"hot-refresh expects temperature > 0 and hardest >= 0 (0: all negatives), got "
                 f"temperature {temperature}, hardest {hardest}"
             )
         self.weight = weight
@@ -85,11 +85,11 @@ class HotRefresh(Method):
     def prepare(self, *, old: OldArtifacts | None, num_classes: int, dim: int) -> None:
         if old is None:
             raise ConfigError(
-                "hot_refresh needs the old encoder: name its run or its vectors in [old]"
+                "hot-refresh needs the old encoder: name its run or its vectors in [old]"
             )
         if old.space.dim != dim:
             raise ConfigError(
-                f"hot_refresh compares vectors as they are, so the new dim must be the old one: "
+                f"hot-refresh compares vectors as they are, so the new dim must be the old one: "
                 f"old space {old.space}, new dim {dim}; set [encoder] dim = {old.space.dim}"
             )
         if self.variant == "classifier":
@@ -143,7 +143,7 @@ class HotRefresh(Method):
         if self.negatives == "both":
             if batch.logits is None:
                 raise ConfigError(
-                    "hot_refresh with variant = 'classifier' needs the logits of the recognition "
+                    "hot-refresh with variant = 'classifier' needs the logits of the recognition "
                     "loss, and this loss has no classifier; use e.g. [loss] name = 'cosface', or "
                     "negatives = 'old'"
                 )

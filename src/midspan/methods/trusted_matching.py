@@ -85,7 +85,7 @@ class TrustedMatching(Method):
         super().__init__()
         if temperature <= 0 or hardest < 0 or trust_width < 0 or not 0 <= repair <= 1:
             raise ConfigError(
-                "trusted_matching expects temperature > 0, hardest >= 0 (0: all negatives), "
+                "trusted-matching expects temperature > 0, hardest >= 0 (0: all negatives), "
                 "trust_width >= 0 (0: trust every image) and 0 <= repair <= 1, got "
                 f"{temperature}, {hardest}, {trust_width} and {repair}"
             )
@@ -106,11 +106,11 @@ class TrustedMatching(Method):
     def prepare(self, *, old: OldArtifacts | None, num_classes: int, dim: int) -> None:
         if old is None:
             raise ConfigError(
-                "trusted_matching needs the old encoder: name its run or its vectors in [old]"
+                "trusted-matching needs the old encoder: name its run or its vectors in [old]"
             )
         if old.space.dim > dim:
             raise ConfigError(
-                "trusted_matching compares the first dims of the new vectors with the old ones, so "
+                "trusted-matching compares the first dims of the new vectors with the old ones, so "
                 f"the new dim must be at least the old one: old space {old.space}, new dim {dim}; "
                 f"set [encoder] dim = {old.space.dim} or more"
             )
@@ -144,7 +144,7 @@ class TrustedMatching(Method):
         """The prefix by itself tells the classes apart, by the same dims of the class rows."""
         if batch.class_rows is None:
             raise ConfigError(
-                "trusted_matching with more dims than the old encoder needs the class rows (C, D) "
+                "trusted-matching with more dims than the old encoder needs the class rows (C, D) "
                 "of the new classifier; pass class_rows, or set prefix_weight = 0"
             )
         rows = F.normalize(batch.class_rows[:, : self._old_dim].to(new.dtype))

@@ -168,7 +168,7 @@ def prepared(
     if config.train.mixup and not method.uses_mixed:
         raise ConfigError(
             f"[train] mixup = {config.train.mixup}, but method {config.method['name']!r} has no "
-            "term on mixtures; take method 'trusted_matching', or drop mixup"
+            "term on mixtures; take method 'trusted-matching', or drop mixup"
         )
     classes, dim = len(inputs.class_names), config.encoder.dim
     loss.prepare(num_classes=classes, dim=dim)

@@ -113,5 +113,5 @@ def _check_confidence(config: RunConfig, loss: RecognitionLoss) -> None:
     if confident and not loss.uses_confidence:
         raise ConfigError(
             f"[encoder] confident = true, but nothing teaches the confidences: [loss] name = "
-            f"{name!r} does not use them; take name = 'url', or drop confident"
+            f"{name!r} does not use them; take name = 'universal', or drop confident"
         )

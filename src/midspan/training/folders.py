@@ -18,7 +18,7 @@ from midspan.config import read_toml
 from midspan.errors import FormatError, MidspanError, RunError
 from midspan.labels import some_names
 from midspan.training.lock import LOCK, locked
-from midspan.training.run_file import to_toml
+from midspan.training.run_file import comparable, to_toml
 from midspan.training.settings import RunConfig
 
 CONFIG, ENV, LOG, METRICS = "config.toml", "env.json", "log.jsonl", "metrics.json"
@@ -43,7 +43,8 @@ class RunFolder:
         if written.exists():
             if restart:
                 return False
-            before, settings = written.read_text(encoding="utf-8"), to_toml(config.raw)
+            before = comparable(written.read_text(encoding="utf-8"))
+            settings = comparable(to_toml(config.raw))
             if before != settings:
                 raise RunError(
                     f"{self.path} holds a run with other settings "
@@ -164,7 +165,7 @@ def list_runs(root: Path) -> list[RunSummary]:
 def _summary(path: Path) -> RunSummary:
     changed = datetime.fromtimestamp(path.stat().st_mtime, UTC).isoformat(timespec="seconds")
     try:
-        config = RunConfig.from_dict(read_toml(path / CONFIG), default_name=path.name)
+        config = RunConfig.from_dict(read_toml(path / CONFIG), default_name=path.name, saved=True)
         folder = RunFolder(path)
         done = folder.log_lines()[-1]["epoch"] if folder.log_lines() else 0
         scores = folder.metrics().get("scores", {}) if folder.finished else {}

@@ -67,7 +67,7 @@ def make_optimiser(modules: nn.Module, settings: TrainSettings) -> Optimisers:
     by_sgd: list[nn.Parameter] = []
     for module in modules.modules():
         if isinstance(module, RecognitionLoss):
-            factors[id(module.rows)] = module.rows_lr
+            factors[id(module.rows)] = module.proxy_lr
         elif isinstance(module, Backbone) and settings.backbone_lr is not None:
             share = settings.backbone_lr / settings.lr
             factors |= {id(parameter): share for parameter in module.parameters()}

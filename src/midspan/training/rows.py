@@ -53,7 +53,7 @@ class RowOptimiser:
             self._put("steps", drawn.index, self._take("steps", drawn.index).add_(1))
         for name, leaf in (("rows", drawn.rows), ("bias", drawn.bias)):
             if leaf is not None and leaf.grad is not None:
-                update(name, drawn.index, leaf.grad, rate * self.loss.rows_lr)
+                update(name, drawn.index, leaf.grad, rate * self.loss.proxy_lr)
 
     def _sgd(self, name: str, index: Tensor | None, gradient: Tensor, rate: float) -> None:
         values, momentum = self._take(name, index), self._take(f"{name}.momentum", index)

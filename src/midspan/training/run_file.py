@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from midspan.config import current_name, current_settings
 from midspan.errors import ConfigError
 
 # Settings that name files: relative ones are meant from the run file's folder.
@@ -43,6 +44,28 @@ def with_paths(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
         if isinstance(value, str) and not Path(value).is_absolute():
             resolved[section][key] = str(folder / value)
     return resolved
+
+
+def with_current_names(raw: Mapping[str, Any], *, warn: bool = True) -> dict[str, Any]:
+    """The same with the names that loss, method and their settings have today."""
+    current = dict(raw)
+    for what in ("loss", "method"):
+        if isinstance(section := raw.get(what), Mapping):
+            current[what] = current_settings(section, what=what, warn=warn)
+            if isinstance(name := section.get("name"), str):
+                current[what]["name"] = current_name(name, what=what, warn=warn)
+    return current
+
+
+def comparable(text: str) -> str:
+    """A written run file, so that one of an earlier release compares equal to the same run today.
+
+    Earlier releases wrote names of methods with underscores, also as part of a run's name.
+    """
+    raw = with_current_names(tomllib.loads(text), warn=False)
+    if isinstance(name := raw.get("name"), str):
+        raw["name"] = name.replace("_", "-")
+    return to_toml(raw)
 
 
 def to_toml(raw: Mapping[str, Any]) -> str:

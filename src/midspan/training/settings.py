@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 from midspan.config import check_settings, construct, read_toml
 from midspan.encoders.confidence_range import CONFIDENCE_RANGE
 from midspan.errors import ConfigError
-from midspan.training.run_file import apply_change, to_toml, with_paths
+from midspan.training.run_file import apply_change, to_toml, with_current_names, with_paths
 
 __all__ = [  # with the text's own two, which were here before they had a file
     "AllocationSettings",
@@ -92,7 +92,7 @@ class EncoderSettings:
     size: int | tuple[int, int] | None = None  # side of a square, or [height, width]
     channels: Literal[1, 3] | None = None
     sub_embeddings: int | None = None  # slices of length 1 each; None: one for each learner
-    confident: bool = False  # a confidence for each sub-embedding, for the loss 'url'
+    confident: bool = False  # a confidence for each sub-embedding, for the loss 'universal'
     first_confidence: float = 64.0  # where they start: the scale of CosFace
     freeze: bool | Literal["backbone"] | int = False  # true: whole backbone; n: all but n blocks
     init_from: str | None = None  # encoder or run folder whose weights are the start
@@ -250,9 +250,16 @@ class RunConfig:
         return cls.from_dict(raw, default_name=default_name or Path(path).stem)
 
     @classmethod
-    def from_dict(cls, raw: Mapping[str, Any], *, default_name: str = "run") -> RunConfig:
-        """Checked section by section, then what the sections say of each other."""
-        config = cls._from_sections(raw, default_name=default_name)
+    def from_dict(
+        cls, raw: Mapping[str, Any], *, default_name: str = "run", saved: bool = False
+    ) -> RunConfig:
+        """Checked section by section, then what the sections say of each other.
+
+        saved: from a run folder, in which old names cause no warning.
+        """
+        config = cls._from_sections(
+            with_current_names(raw, warn=not saved), default_name=default_name
+        )
         _check_slices(config.encoder.dim, config.sub_embeddings, config.train.learners)
         return config
 

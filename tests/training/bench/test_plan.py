@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from midspan.deprecation import RenamedWarning
 from midspan.errors import ConfigError
 from midspan.methods import METHODS
 from midspan.training.bench import BenchSettings, Run, make_plan, read_settings
+from midspan.training.bench.plan import run_folder
 from midspan.training.bench.settings import data_section, encoder_section
 from midspan.training.bench.variants import ablations
 
@@ -173,3 +175,20 @@ def test_data_by_file_folder_or_name(tmp_path: Path) -> None:
     assert data_section("digits") == {"name": "digits"}
     with pytest.raises(ConfigError, match="no such file or folder"):
         data_section("nothing.npz")
+
+
+def test_bench_settings_old_spelling_of_a_method_warns_and_is_replaced() -> None:
+    with pytest.warns(RenamedWarning, match="'hot_refresh' is now 'hot-refresh'"):
+        settings = BenchSettings(
+            data=("digits",), methods=("hot_refresh",), methods_of={"hot_refresh": {"weight": 2.0}}
+        )
+    assert settings.methods == ("hot-refresh",)
+    assert settings.methods_of == {"hot-refresh": {"weight": 2.0}}
+
+
+def test_run_folder_of_an_earlier_release_stays_in_use(tmp_path: Path) -> None:
+    key = "digits/extended-class/hot-refresh/seed0"
+    assert run_folder(tmp_path, key) == tmp_path / key
+    earlier = tmp_path / "digits/extended-class/hot_refresh/seed0"
+    earlier.mkdir(parents=True)
+    assert run_folder(tmp_path, key) == earlier

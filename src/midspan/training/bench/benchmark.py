@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from midspan.config import current_name
 from midspan.errors import RunError
 from midspan.training.bench.plan import Run, make_plan
 from midspan.training.bench.pool import BenchJob, run_jobs
 from midspan.training.bench.rows import make_chains, make_rows
 from midspan.training.bench.settings import BenchSettings
 from midspan.training.folders import CONFIG, environment, write_whole
-from midspan.training.run_file import to_toml
+from midspan.training.run_file import comparable, to_toml
 
 RESULTS = "bench.json"
 
@@ -74,6 +75,8 @@ def read_results(folder: str | Path) -> dict[str, Any]:
             f"{folder}: no results of a benchmark there ({error}); they are written by "
             "midspan bench when its runs are done"
         ) from error
+    for row in [*document["rows"], *document.get("chains", ())]:  # of an earlier release
+        row["method"] = current_name(row["method"], what="method", warn=False)
     return document
 
 
@@ -83,8 +86,8 @@ def _check_folders(jobs: Sequence[BenchJob]) -> None:
         written = job.folder / CONFIG
         if not written.exists():
             continue
-        before = _lines(written.read_text(encoding="utf-8"))
-        now = _lines(to_toml(job.config.raw))
+        before = _lines(comparable(written.read_text(encoding="utf-8")))
+        now = _lines(comparable(to_toml(job.config.raw)))
         if before != now:
             changed = sorted(now - before) or sorted(before - now)
             raise RunError(

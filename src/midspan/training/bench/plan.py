@@ -45,8 +45,15 @@ class Run:
     def config(self, out: Path) -> RunConfig:
         raw = dict(self.settings)
         if self.old is not None:
-            raw["old"] = {"run": str((out / "runs" / self.old).resolve())}
+            raw["old"] = {"run": str(run_folder(out / "runs", self.old).resolve())}
         return RunConfig.from_dict(raw)
+
+
+def run_folder(runs: Path, key: str) -> Path:
+    """Earlier releases wrote names of methods with underscores, and their runs stay in use."""
+    data, case, method, *rest = key.split("/")
+    earlier = runs.joinpath(data, case, method.replace("-", "_"), *rest)
+    return earlier if earlier.exists() else runs / key
 
 
 def make_plan(settings: BenchSettings) -> list[Run]:

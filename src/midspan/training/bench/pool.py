@@ -17,7 +17,7 @@ from typing import Any
 from midspan import progress
 from midspan.errors import ConfigError, Interrupted
 from midspan.training.bench.measure import MeasureSpec
-from midspan.training.bench.plan import Run
+from midspan.training.bench.plan import Run, run_folder
 from midspan.training.folders import RunFolder
 from midspan.training.inputs import read_inputs
 from midspan.training.interrupt import interruptible
@@ -40,10 +40,10 @@ class BenchJob:
     def of(cls, run: Run, out: Path, *, metric: str, exclude_column: str | None) -> BenchJob:
         return cls(
             run=run,
-            folder=out / "runs" / run.key,
+            folder=run_folder(out / "runs", run.key),
             config=run.config(out),
             how=MeasureSpec(metric=metric, exclude_column=exclude_column, kind=run.kind),
-            chain=tuple((out / "runs" / key).resolve() for key in run.chain),
+            chain=tuple(run_folder(out / "runs", key).resolve() for key in run.chain),
         )
 
     @property

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from midspan.config import look_up, read_toml
+from midspan.config import current_name, look_up, read_toml
 from midspan.data import ALLOCATIONS, DATASETS
 from midspan.errors import ConfigError
 from midspan.evaluation import parse_metric
@@ -66,8 +66,11 @@ class BenchSettings:
             raise ConfigError("`data` is missing: say which images the encoders learn from")
         for name in self.allocations:
             look_up(CASES, name, what="allocation")
-        for name in (*self.methods, *self.methods_of, *self.chain):
-            look_up(METHODS, name, what="method")
+        for field_name in ("methods", "chain"):
+            current = tuple(_method(name) for name in getattr(self, field_name))
+            object.__setattr__(self, field_name, current)
+        own = {_method(name): values for name, values in self.methods_of.items()}
+        object.__setattr__(self, "methods_of", own)
         if self.seeds < 1 or self.epochs < 1:
             raise ConfigError(f"seeds = {self.seeds}, epochs = {self.epochs}; wanted 1 or more")
         if self.new_dim not in (None, self.dim):
@@ -99,6 +102,11 @@ class BenchSettings:
             **{name: dict(section) for name, section in self.base.items()},
             **{f"method {name}": dict(values) for name, values in self.methods_of.items()},
         }
+
+
+def _method(name: str) -> str:
+    look_up(METHODS, name, what="method")
+    return current_name(name, what="method", warn=False)
 
 
 def read_settings(

@@ -27,7 +27,7 @@ URL: dict[str, Any] = {
         "confident": True,
         "first_confidence": 16.0,
     },
-    "loss": {"name": "url", "margin": 2.0},
+    "loss": {"name": "universal", "margin": 2.0},
     "variations": {"names": ["blur", "occlusion"]},
     "train": {"epochs": 2, "batch_size": 64, "lr": 3e-3},
 }
@@ -96,7 +96,10 @@ def test_a_stopped_run_goes_on_to_the_same_weights(
     ("sections", "message"),
     [
         ({"encoder": {"confident": False}}, "add confident = true"),
-        ({"loss": {"name": "cosface", "margin": 0.1}}, "take name = 'url', or drop confident"),
+        (
+            {"loss": {"name": "cosface", "margin": 0.1}},
+            "take name = 'universal', or drop confident",
+        ),
         ({"variations": {"names": ["fog"]}}, "no variation is called 'fog'"),
         ({"encoder": {"sub_embeddings": 1}}, "even number such as 8"),
         ({"variations": {"wieght": 1.0}}, "no setting 'wieght'"),

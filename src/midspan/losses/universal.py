@@ -1,4 +1,4 @@
-"""URL's identification loss: sub-embeddings count by how sure the encoder is of them."""
+"""The loss of Universal Representation Learning: sub-embeddings weighted by their confidence."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from midspan.losses.base import RecognitionLoss, at_label, cosines
 MOMENTUM = 0.01  # of the running mean of the confidences
 
 
-class URL(RecognitionLoss):
+class Universal(RecognitionLoss):
     """CE over a_j − m·[j = y], with a_ij = (1/K) Σ_k s_ik ⟨f_ik, w_jk⟩, and λ · mean of s².
 
     f_ik and w_jk are the K slices of vector and class row, each of length 1, s_ik the confidences
@@ -28,8 +28,8 @@ class URL(RecognitionLoss):
 
     Example:
         >>> import torch
-        >>> from midspan.losses import URL
-        >>> loss = URL.for_classes(10, dim=8)
+        >>> from midspan.losses import Universal
+        >>> loss = Universal.for_classes(10, dim=8)
         >>> z, y = torch.randn(4, 8), torch.tensor([0, 1, 2, 2])
         >>> loss.value(z, y, confidence=torch.full((4, 1), 64.0)).ndim
         0
@@ -42,8 +42,8 @@ class URL(RecognitionLoss):
         super().__init__()
         if margin < 0 or regulariser < 0:
             raise ConfigError(
-                f"[loss] name = 'url': margin = {margin} and regulariser = {regulariser}; "
-                "wanted 0 or more"
+                "[loss] name = 'universal': expected margin and regulariser of 0 or more, got "
+                f"{margin} and {regulariser}"
             )
         self.margin = margin
         self.weight = regulariser
@@ -54,7 +54,7 @@ class URL(RecognitionLoss):
         return (self.typical_scale() or 1.0) * cosines(vectors, self.class_rows())
 
     def confident_logits(self, vectors: Tensor, confidence: Tensor | None) -> Tensor:
-        seen = _wanted(confidence)
+        seen = _required(confidence)
         if self.training:
             now = seen.detach().mean().to(self.mean_confidence.dtype)
             known = self.mean_confidence > 0
@@ -64,7 +64,7 @@ class URL(RecognitionLoss):
         return _weighted(vectors, self.class_rows(), seen)
 
     def regulariser(self, confidence: Tensor | None) -> Tensor:
-        return self.weight * _wanted(confidence).square().mean()
+        return self.weight * _required(confidence).square().mean()
 
     def part(
         self,
@@ -78,7 +78,7 @@ class URL(RecognitionLoss):
         """Of the sub-embeddings inside of these dims, with their own confidences."""
         if classes is not None:
             raise ConfigError(f"[train] own_classes = true does not go with {type(self).__name__}")
-        seen = _wanted(confidence)
+        seen = _required(confidence)
         width = vectors.shape[1] // seen.shape[1]
         if dims.start % width or dims.stop % width:
             raise ConfigError(
@@ -106,10 +106,10 @@ def _weighted(vectors: Tensor, rows: Tensor, confidence: Tensor) -> Tensor:
     return F.linear((units * (confidence / count).unsqueeze(2)).flatten(1), row_units.flatten(1))
 
 
-def _wanted(confidence: Tensor | None) -> Tensor:
+def _required(confidence: Tensor | None) -> Tensor:
     if confidence is None:
         raise ConfigError(
-            "the loss 'url' wants confidences, but the encoder gives none: set [encoder] "
+            "the loss 'universal' requires confidences, but the encoder gives none; set [encoder] "
             "confident = true"
         )
     return confidence

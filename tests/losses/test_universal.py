@@ -9,13 +9,13 @@ from torch import Tensor
 from midspan.errors import ConfigError
 from midspan.losses import LOSSES, RecognitionLoss
 from midspan.losses.cosface import CosFace
-from midspan.losses.url import URL
+from midspan.losses.universal import Universal
 
 BATCH, CLASSES, SLICES, WIDTH = 5, 4, 3, 2
 MARGIN = 1.5
 
 
-def drawn(*, slices: int = SLICES) -> tuple[URL, Tensor, Tensor, Tensor]:
+def drawn(*, slices: int = SLICES) -> tuple[Universal, Tensor, Tensor, Tensor]:
     """Loss, vectors and confidences in float64, labels. Slices and rows have length 1 already."""
     generator = torch.Generator().manual_seed(4)
 
@@ -24,7 +24,7 @@ def drawn(*, slices: int = SLICES) -> tuple[URL, Tensor, Tensor, Tensor]:
         units: Tensor = raw / raw.norm(dim=2, keepdim=True)
         return units.flatten(1)
 
-    loss = URL(margin=MARGIN, regulariser=0.01)
+    loss = Universal(margin=MARGIN, regulariser=0.01)
     loss.prepare(num_classes=CLASSES, dim=slices * WIDTH)
     loss.double()
     assert loss.rows is not None
@@ -35,7 +35,7 @@ def drawn(*, slices: int = SLICES) -> tuple[URL, Tensor, Tensor, Tensor]:
     return loss, vectors, confidence.requires_grad_(), torch.tensor([0, 1, 2, 3, 1])
 
 
-def value(loss: URL, vectors: Tensor, confidence: Tensor, labels: Tensor) -> Tensor:
+def value(loss: Universal, vectors: Tensor, confidence: Tensor, labels: Tensor) -> Tensor:
     logits = loss.confident_logits(vectors, confidence)
     result: Tensor = loss(vectors=vectors, logits=logits, labels=labels)
     return result
@@ -136,7 +136,7 @@ def test_the_regulariser_is_the_mean_square() -> None:
 def test_a_part_is_the_loss_of_its_sub_embeddings_and_touches_no_other() -> None:
     loss, vectors, confidence, labels = drawn()
     part = loss.part(vectors, labels, slice(2, 6), confidence=confidence)
-    alone = URL(margin=MARGIN)
+    alone = Universal(margin=MARGIN)
     alone.rows = torch.nn.Parameter(loss.class_rows().detach()[:, 2:])
     torch.testing.assert_close(
         part, value(alone, vectors[:, 2:], confidence[:, 1:], labels), check_dtype=False
@@ -165,8 +165,8 @@ def test_wrong_use_says_what_to_do() -> None:
     loss, vectors, _, _ = drawn()
     with pytest.raises(ConfigError, match="confident = true"):
         loss.confident_logits(vectors, None)
-    with pytest.raises(ConfigError, match="wanted 0 or more"):
-        URL(margin=-1.0)
+    with pytest.raises(ConfigError, match="expected margin and regulariser of 0 or more"):
+        Universal(margin=-1.0)
 
 
 def test_other_losses_do_not_see_confidences() -> None:
@@ -180,4 +180,4 @@ def test_other_losses_do_not_see_confidences() -> None:
     assert torch.equal(plain, given)
     assert face.regulariser(torch.rand(2, 2)) is None
     assert isinstance(face, RecognitionLoss)
-    assert "url" in LOSSES
+    assert "universal" in LOSSES
