@@ -204,7 +204,7 @@ def test_without_normalisation_lengths_stay(images: Pixels) -> None:
 
 def test_grey_images_of_another_size_are_fitted(encoder: Encoder) -> None:
     grey = np.random.default_rng(0).integers(0, 256, (3, 48, 40), dtype=np.uint8)
-    result = encoder.embed(grey, progress=False)
+    result = encoder.embed(grey, layout="NHW", progress=False)
     assert result.ids.tolist() == ["0", "1", "2"]
     rgb = np.repeat(grey[..., None], 3, axis=3)
     np.testing.assert_allclose(
@@ -325,7 +325,7 @@ def test_one_image_of_three_axes_is_one_vector(encoder: Encoder, channels: int) 
 
 def test_grey_images_without_a_channel_axis(encoder: Encoder) -> None:
     grey = np.random.default_rng(0).integers(0, 256, (5, 32, 30), dtype=np.uint8)
-    many = encoder.embed(grey, progress=False)
+    many = encoder.embed(grey, layout="NHW", progress=False)
     assert many.vectors.shape == (5, 16)
     one = encoder.embed(grey[2], progress=False)
     np.testing.assert_allclose(one.vectors, many.vectors[2:3], atol=1e-6)

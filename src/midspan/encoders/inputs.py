@@ -74,7 +74,7 @@ def stacked(images: npt.NDArray[Any], *, layout: Layout | None = None) -> Pixels
     given = images
     if layout is None:
         layout = {2: "HW", 3: "HWC"}.get(images.ndim, "NHWC")  # type: ignore[assignment]
-        if images.ndim == 3 and images.shape[2] not in CHANNELS:
+        if images.ndim == 3 and images.dtype == np.uint8 and images.shape[2] not in CHANNELS:
             raise EncoderError(
                 f"an array of {images.shape} may be one image or a stack of grey ones: expected "
                 "1, 3 or 4 channels as the last axis of one image; give layout = 'NHW' for a stack"
