@@ -12,7 +12,7 @@ SHARED := -n 2 --dist loadscope --no-loadscope-reorder --max-worker-restart 0
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup browser demo docs test lint check format wheel clean
+.PHONY: help setup browser axe demo docs test lint check format wheel clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -43,6 +43,15 @@ browser:
 	  echo "no Chromium found: the browser tests are skipped; install it with: sudo apt-get install chromium"; \
 	fi
 
+# axe-core finds faults of the page that screen readers and keyboards meet; it is one file of npm.
+AXE := $(VENV)/axe/package/axe.min.js
+axe: $(AXE)
+$(AXE): $(STAMP)
+	@mkdir -p $(VENV)/axe
+	@if command -v npm >/dev/null && (cd $(VENV)/axe && npm pack --silent axe-core@4.10.3 >/dev/null \
+	  && tar -xzf axe-core-4.10.3.tgz); then touch $(AXE); \
+	else echo "axe-core was not installed (it needs npm and a network): its test is skipped."; fi
+
 # Only what the demo needs: no servers, no cluster, no hub. A .venv with everything will do too.
 DEMO := $(VENV)/.demo
 $(DEMO): pyproject.toml constraints.txt
@@ -62,7 +71,7 @@ SERVERS := $(VENV)/servers.txt
 RAY_TESTS := tests/cli/test_ray.py tests/upgrade/test_cluster_real.py
 MILVUS_TESTS := tests/gallery tests/upgrade/test_state_machine.py
 
-test: setup browser $(MILVUS) ## all tests, with coverage
+test: setup browser axe $(MILVUS) ## all tests, with coverage
 	@rm -f .coverage .coverage.*
 	@( failed=0; \
 	  timeout 1800 $(BIN)/python -m pytest -m ray $(RAY_TESTS) || failed=1; \

@@ -142,7 +142,9 @@ def test_gallery_create_and_add_continue_after_ctrl_c(
     shop = tmp_path / "shop.midspan"
     words = ["--images", photos, "--encoder", encoder]
     stop.reset(after=3)
-    assert midspan("gallery", "create", shop, *words)[0] == 130
+    code, _, err = midspan("gallery", "create", shop, *words)
+    assert code == 130
+    assert "24 of 40 images are in; run the same command to continue" in err
     with Gallery.open(shop) as gallery:
         assert len(gallery) == 24
     stop.reset()

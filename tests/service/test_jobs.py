@@ -5,6 +5,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
 from fastapi.testclient import TestClient
 
 from midspan.gallery import AuditEvent, Item
@@ -76,6 +77,18 @@ def test_jobs_outlive_a_restart_and_an_interrupted_one_says_so(serve: Serve) -> 
     listed = [job["job_id"] for job in second.get("/v1/jobs").json()["jobs"]]
     assert listed == [failed, "lost"]
     assert second.get("/v1/jobs/nothing").status_code == 404
+
+
+def test_a_job_is_found_however_much_was_written_after_it(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "LOG", 4)
+    first = serve()
+    failed = begin(first, "start", {"mode": "map-gallery"})
+    ended(first, failed)
+    for number in range(6):
+        core_of(first).gallery.record(AuditEvent("bob", "put", {"items": number}))
+    assert serve().get(f"/v1/jobs/{failed}").json()["state"] == "failed"
 
 
 def held_encoder(client: TestClient, monkeypatch: Any) -> tuple[threading.Event, threading.Event]:

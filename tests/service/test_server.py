@@ -75,6 +75,18 @@ def command(*arguments: str, environment: dict[str, str] | None = None) -> tuple
     return done.returncode, done.stderr
 
 
+def test_every_line_of_the_log_is_json_whatever_a_library_prints(
+    shop: Shop, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TEST_NOTICE", "an encoder has something to say")
+    server = Server(shop, place, "--encoder", str(shop.old))
+    server.end(signal.SIGTERM)
+    lines = [json.loads(line) for line in Path(f"{place}.log").read_text().splitlines()]
+    said = [line for line in lines if line["message"] == "an encoder has something to say"]
+    assert [line["source"] for line in said] == ["stderr"]
+    assert lines[-1]["message"] == "stopped"
+
+
 def test_beyond_loopback_it_does_not_start_without_tokens(place: str, tmp_path: Path) -> None:
     code, said = command("--gallery", place, "--host", "0.0.0.0", "--port", "0")
     assert code == 2

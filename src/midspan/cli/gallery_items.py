@@ -15,7 +15,7 @@ from midspan import progress
 from midspan.cli.batches import batches
 from midspan.cli.spaces import SpaceNames
 from midspan.cli.views import embedder_of_views, group_column, one_item_each
-from midspan.errors import ConfigError, GalleryError, ItemError, MidspanError
+from midspan.errors import ConfigError, GalleryError, Interrupted, ItemError, MidspanError
 from midspan.labels import warn_numbered
 
 if TYPE_CHECKING:
@@ -119,10 +119,11 @@ def mark_filled(gallery: Gallery, items: Items) -> None:
 
 
 def _unfinished(gallery: Gallery, key: str) -> bool:
-    for entry in gallery.audit_log(limit=1000):  # the newest first
-        if entry.what in (FILL, FILLED):
-            return entry.what == FILL and entry.details.get("from") == key
-    return False
+    begun = gallery.audit_log(limit=1, what=FILL)
+    ended = gallery.audit_log(limit=1, what=FILLED)
+    if not begun or (ended and ended[0].when >= begun[0].when):
+        return False
+    return bool(begun[0].details.get("from") == key)
 
 
 @dataclass(frozen=True)
@@ -169,16 +170,22 @@ class ImageItems:
         if not replace:
             images, item_ids = self._missing(gallery, images, item_ids)
         ends = np.flatnonzero(np.append(item_ids[1:] != item_ids[:-1], len(item_ids) > 0)) + 1
-        start = 0
+        start, before = 0, len(self.images) - len(images)
         label = f"embed with {self.space.name}"
-        with progress.bar(label, total=len(images), unit="images", show=True) as done:
-            for rows in batches(len(images), step=STEP):
-                if rows.stop <= start:
-                    continue  # the views of the last item reached beyond its batch
-                stop = int(ends[np.searchsorted(ends, rows.stop)])
-                self._write_part(gallery, images[start:stop], replace=replace)
-                done(stop - start)
-                start = stop
+        try:
+            with progress.bar(label, total=len(images), unit="images", show=True) as done:
+                for rows in batches(len(images), step=STEP):
+                    if rows.stop <= start:
+                        continue  # the views of the last item reached beyond its batch
+                    stop = int(ends[np.searchsorted(ends, rows.stop)])
+                    self._write_part(gallery, images[start:stop], replace=replace)
+                    done(stop - start)
+                    start = stop
+        except KeyboardInterrupt:
+            raise Interrupted(
+                f"stopped: {before + start:,} of {len(self.images):,} images are in; run the same "
+                "command to continue"
+            ) from None
 
     def _write_part(self, gallery: Gallery, images: ImageSet, *, replace: bool) -> None:
         vectors = self.embed(

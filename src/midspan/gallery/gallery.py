@@ -191,9 +191,9 @@ class Gallery:
         """A line in the audit log."""
         self._session.catalogue.audit.record(event)
 
-    def audit_log(self, *, limit: int = 100) -> list[AuditEvent]:
-        """Who did what and when, newest first."""
-        return self._session.catalogue.audit.read(limit=limit)
+    def audit_log(self, *, limit: int = 100, what: str | None = None) -> list[AuditEvent]:
+        """Who did what and when, newest first. what: lines of this kind only."""
+        return self._session.catalogue.audit.read(limit=limit, what=what)
 
     def audit_contains(self, event: AuditEvent) -> bool:
         """Whether the log has a line of this kind and details, however long ago."""

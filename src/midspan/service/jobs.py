@@ -26,7 +26,7 @@ from midspan.wire import ErrorDetail, Job, JobProgress
 State = Literal["queued", "running", "done", "failed", "cancelled"]
 WHAT = "service job"  # of the lines in the audit log
 KEPT = 200  # jobs in memory
-LOG = 5_000  # lines of the audit log that are searched for jobs
+LOG = 1_000  # lines of jobs in the audit log that are looked at
 INTERRUPTED = (
     "the service stopped before this job ended; look at the upgrade's status, then ask again"
 )
@@ -216,10 +216,9 @@ class Jobs:
         """From the audit log. One without an end was interrupted, or runs in another process."""
         first: dict[str, AuditEvent] = {}
         last: dict[str, AuditEvent] = {}
-        for entry in self._core.gallery.audit_log(limit=LOG):  # newest first
-            if entry.what == WHAT:
-                last.setdefault(entry.details["job"], entry)
-                first[entry.details["job"]] = entry
+        for entry in self._core.gallery.audit_log(limit=LOG, what=WHAT):  # newest first
+            last.setdefault(entry.details["job"], entry)
+            first[entry.details["job"]] = entry
         return [_from_log(first[id], last[id], since=self._since) for id in last]
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import logging
 import logging.handlers
 import queue
 import sys
+import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from pydantic_core import to_json
 
@@ -56,6 +59,33 @@ def set_up(level: int = logging.INFO) -> Callable[[], None]:
         setattr(logging, name, False)  # half of the time of a line, for what no line tells
     listener.start()
     return listener.stop
+
+
+@contextlib.contextmanager
+def notices() -> Iterator[None]:
+    """What libraries and encoders print to stderr comes as lines of this log."""
+    plain, sys.stderr = sys.stderr, _Notices()
+    try:
+        yield
+    finally:
+        sys.stderr = plain
+
+
+class _Notices(io.TextIOBase):
+    def __init__(self) -> None:
+        self._part = ""
+        self._lock = threading.Lock()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        with self._lock:
+            *lines, self._part = (self._part + text).split("\n")
+        for line in lines:
+            if line.strip():
+                event(line.strip()[:2000], source="stderr")
+        return len(text)
 
 
 class _AsItIs(logging.handlers.QueueHandler):

@@ -62,8 +62,16 @@ def build(settings: Settings) -> FastAPI:
 
 def serve(settings: Settings) -> None:
     """Until SIGINT or SIGTERM; then what was acknowledged is finished."""
+    close_logs = logs.set_up()  # first of all: encoders have things to say while they are loaded
+    try:
+        with logs.notices():
+            _serve(settings)
+    finally:
+        close_logs()
+
+
+def _serve(settings: Settings) -> None:
     app = build(settings)
-    close_logs = logs.set_up()
     config = config_of(app, settings.server)
     sys.setswitchinterval(SWITCH)
     logs.event("start", host=settings.server.host, port=settings.server.port)
@@ -71,11 +79,8 @@ def serve(settings: Settings) -> None:
         # uvicorn sends itself the signal again when all is done: the last lines of the log are
         # still to be written then.
         signal.signal(number, lambda *_: None)
-    try:
-        _Server(config, app.state.galleries.values()).run()
-        logs.event("stopped")
-    finally:
-        close_logs()
+    _Server(config, app.state.galleries.values()).run()
+    logs.event("stopped")
 
 
 def config_of(app: FastAPI, settings: ServerSettings) -> uvicorn.Config:

@@ -13,7 +13,7 @@ from midspan.service.upgrade_worker import UpgradeWorker
 from midspan.upgrade import ORDERS, Record
 from midspan.upgrade.status import status
 
-GATES = 500  # lines of the trail that are looked through for verdicts
+GATES = 20  # verdicts that are told
 USUAL = "uncertainty"  # as in UpgradeSettings
 KEYS_FROM = 200  # items whose payload keys are offered as filters
 KEYS_FOR = 30.0  # seconds that they are remembered
@@ -90,9 +90,8 @@ class Standing:
                 "verdict": str(entry.details.get("verdict")),
                 "text": str(entry.details.get("checks", "")),
             }
-            for entry in gallery.audit_log(limit=GATES)
-            if entry.what == "upgrade gate"
-        ][:20]
+            for entry in gallery.audit_log(limit=GATES, what="upgrade gate")
+        ]
         found["job"] = {
             "wanted": found["phase"] != "none" and worker.run_request() is not None,
             "running": worker.doing is not None,

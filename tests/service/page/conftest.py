@@ -6,7 +6,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,12 @@ from tests.service.page.shop import Shop, make_shop
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
 )
+SIZES = [
+    pytest.param({"width": 1280, "height": 800, "color_scheme": "light"}, id="1280x800-light"),
+    pytest.param(
+        {"width": 390, "height": 844, "color_scheme": "dark", "has_touch": True}, id="390x844-dark"
+    ),
+]
 PATIENCE = 90_000  # ms; the machine may be busy with other tests
 
 
@@ -92,6 +98,16 @@ class Visit:
 
 
 Visitor = Callable[..., Visit]
+
+
+Served = Callable[[Settings], str]
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    """served(settings): the address of a server that outlives the visits of the test."""
+    with ExitStack() as servers:
+        yield lambda settings: servers.enter_context(running(settings))
 
 
 @pytest.fixture

@@ -40,10 +40,12 @@ class AuditLog:
 
         self._catalogue.write(write)
 
-    def read(self, *, limit: int) -> list[AuditEvent]:
-        """The last lines, newest first."""
+    def read(self, *, limit: int, what: str | None = None) -> list[AuditEvent]:
+        """The last lines, newest first. what: of this kind only."""
         audit = self._table.c
         statement = select(audit.who, audit.what, audit.details, audit.moment)
+        if what is not None:
+            statement = statement.where(audit.what == what)
         statement = statement.order_by(audit.line.desc()).limit(rules.check_limit(limit))
         with self._catalogue.reading() as connection:
             lines = connection.execute(statement)

@@ -142,6 +142,15 @@ function warning(plan) {
     : `The gate is INCONCLUSIVE in the plan (${found}): the sample is too small to tell.`];
 }
 
+/** How items are found that are not refreshed yet, and what that costs. */
+const FOUND_BY = {
+  direct: ["Items that are not refreshed yet are found by their old vectors."],
+  "map-query": ["Items that are not refreshed yet are found by their old vectors, with each query mapped to them."],
+  "map-gallery": ["The stored vectors are mapped first; items that wait are found by those."],
+  both: ["Items that are not refreshed yet are found by their old vectors, with the old encoder's query.",
+    "Until all are refreshed each query is embedded by both encoders and searched twice: it costs the old encoder's time too."],
+};
+
 export async function startUpgrade(settings, plan) {
   const failing = plan?.gate?.verdict === "FAIL";
   const answer = await confirm({
@@ -149,8 +158,7 @@ export async function startUpgrade(settings, plan) {
     will: [
       ...warning(plan),
       "From the next query on the new encoder answers. No stored vector is touched.",
-      settings.mode === "map-gallery" ? "The stored vectors are mapped first; items that wait are found by those."
-        : "Items that are not refreshed yet are found by their old vectors.",
+      ...FOUND_BY[settings.mode] ?? FOUND_BY.direct,
       "You can roll back at any time, until you drop the old vectors; that takes seconds.",
     ],
     verb: "Start", extra: { label: "Begin to refresh the items at once", checked: true },

@@ -1,8 +1,8 @@
 // The same query of the old service and of today's, side by side, with what changed marked.
 
 import { ask } from "./api.js";
-import { $, announce, make, notice } from "./dom.js";
-import { picture } from "./grid.js";
+import { $, announce, make, notice, visible } from "./dom.js";
+import { idText, picture } from "./grid.js";
 import { go, queryFrom, showQuery } from "./query.js";
 import { galleryNow, settings } from "./search.js";
 import { score, value } from "./words.js";
@@ -56,7 +56,7 @@ function draw({ before, after, flips }, query) {
   $("before").replaceChildren(...before.map((one, row) => result(one, row, changes, "left")));
   $("after").replaceChildren(...after.map((one, row) => result(one, row, changes, "entered")));
   $("columns").hidden = false;
-  $("compare-title").title = query.id ?? "";
+  $("compare-title").title = visible(query.id ?? "");
 }
 
 function result(found, row, changes, own) {
@@ -70,7 +70,7 @@ function result(found, row, changes, own) {
     }, picture(found.id, "", { known: found.thumbnail !== null })),
     make("div", { class: "rank-text" },
       make("p", {}, make("span", { class: "muted" }, `${row + 1}. `), make("b", { class: "score" }, score(found.score))),
-      make("p", { class: "id", title: found.id }, found.id), mark),
+      idText(found.id), mark),
     make("div", { class: "rank-facts" }, Object.entries(found.payload ?? {}).slice(0, 2).map(([key, one]) => make("p", {
       class: "fact", title: `${key}: ${value(one)}` }, make("span", { class: "muted" }, `${key} `), value(one)))));
   const twins = (on) => {

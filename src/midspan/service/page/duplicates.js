@@ -31,7 +31,7 @@ export function startDuplicates() {
 }
 
 function draw(host, { groups, items: looked }) {
-  const words = groups.length ? `${count(groups.length)} groups among ${items(looked)}` : `No two of ${items(looked)} are so much alike.`;
+  const words = groups.length ? `${count(groups.length)} ${groups.length === 1 ? "group" : "groups"} among ${items(looked)}` : `No two of ${items(looked)} are so much alike.`;
   announce(words);
   host.replaceChildren(make("p", { class: "muted" }, words), ...groups.map((group) => make("section", { class: "group" },
     make("p", {}, make("b", {}, items(group.ids.length)), make("span", { class: "muted" }, ` · score up to ${score(group.score)}`)),

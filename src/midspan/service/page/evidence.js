@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { $, make, onChange } from "./dom.js";
-import { picture } from "./grid.js";
+import { idText, picture } from "./grid.js";
 import { go } from "./query.js";
 import { count, moment, share, value } from "./words.js";
 
@@ -54,9 +54,9 @@ export const drawFlips = onChange(({ flips, labelled }) => {
     make("p", { class: "muted" }, `They were right before and are wrong now. Each row: the query, its results before, and now; ✓ marks the ${labelled ? "right ones (same class as the query)" : "ones that the reference ranking has"}.`),
     ...flips.map((flip) => make("div", { class: "flip-row", "data-query": flip.query_id },
       make("button", {
-        type: "button", class: "flip-query", "aria-label": `Compare for ${flip.query_id}`,
+        type: "button", class: "flip-query", title: "Compare before and after",
         onclick: () => go("compare", { id: flip.query_id }),
-      }, picture(flip.query_id, ""), make("span", { class: "id" }, flip.query_id), ranks(flip)),
+      }, picture(flip.query_id, ""), idText(flip.query_id, "span"), ranks(flip)),
       strip("Before", "old", flip.before, flip.after, flip.right), strip("Now", "new", flip.after, flip.before, flip.right))));
 });
 
@@ -83,7 +83,7 @@ export const drawFailures = onChange((failures, retry) => {
     make("p", { class: "muted" }, "They keep their old vector. Repair the images, then put them back on the list."),
     make("button", { type: "button", id: "retry", onclick: retry }, "Try them again …"),
     make("ul", { class: "lines" }, failures.map((one) => make("li", {},
-      make("b", { class: "id" }, one.id), make("span", {}, one.reason),
+      idText(one.id, "b"), make("span", {}, one.reason),
       one.attempts ? make("span", { class: "muted small" }, `${one.attempts} ${one.attempts === 1 ? "try" : "tries"}`) : null))));
 });
 
@@ -99,7 +99,8 @@ function folded(entries) {
   return lines;
 }
 
-export const drawAudit = onChange(({ entries, refused = false }, again) => {
+/** `names`: of the spaces, by fingerprint. */
+export const drawAudit = onChange(({ entries, refused = false, names = {} }, again) => {
   $("audit-card").hidden = !entries.length && !refused;
   if (refused) {
     const give = async () => { await get("/v1/audit"); again(); };
@@ -107,20 +108,25 @@ export const drawAudit = onChange(({ entries, refused = false }, again) => {
       make("button", { type: "button", class: "link", onclick: () => give().catch(() => {}) }, "Give an admin token"));
     return;
   }
-  $("audit").replaceChildren(make("ul", { class: "lines trail" }, folded(entries).slice(0, 30).map((entry) => make("li", {},
+  $("audit").replaceChildren(make("ul", { class: "lines trail", tabindex: "0", "aria-labelledby": "audit-title" }, folded(entries).slice(0, 30).map((entry) => make("li", {},
     make("time", { class: "muted", datetime: new Date(1000 * entry.when).toISOString() }, moment(entry.when)),
     make("b", {}, entry.times > 1 ? `${entry.what} × ${entry.times}` : entry.what),
-    make("span", { class: "trail-details" }, detailsOf(entry.details)),
+    make("span", { class: "trail-details" }, detailsOf(entry.details, names)),
     make("span", { class: "muted small", title: entry.who }, entry.who.split(", request ")[0])))));
 });
 
-function detailsOf(details) {
+function detailsOf(details, names) {
   return Object.entries(details ?? {}).filter(([, one]) => one !== null && one !== "")
-    .map(([key, one]) => `${key} ${short(one)}`).join(", ");
+    .map(([key, one]) => `${key.replaceAll("_", " ")} ${short(key, one, names)}`).join(", ");
 }
 
-/** Fingerprints are long; their beginning tells them apart. */
-function short(one) {
-  if (typeof one === "number") return value(Number(one.toPrecision(4)));
-  return value(one).replace(/\b[0-9a-f]{24,}\b/g, (print) => print.slice(0, 8));
+const TIME = /(^|_)(at|until|since|started|ended|created|when)$/;
+
+/** Times as times; a space by its name; of other digests the beginning, which tells them apart. */
+function short(key, one, names) {
+  if (typeof one === "number") {
+    if (TIME.test(key) && one > 1e9) return moment(one);
+    return Number.isInteger(one) ? count(one) : value(Number(one.toPrecision(4)));
+  }
+  return value(one).replace(/\b[0-9a-f]{12,}\b/g, (print) => names[print] ?? `${print.slice(0, 8)}…`);
 }

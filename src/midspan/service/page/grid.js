@@ -13,7 +13,7 @@ export function picture(id, alt, { size = 160, known = true } = {}) {
   const image = make("img", { alt, decoding: "async" });
   frame.append(image);
   const missing = () => frame.replaceChildren(
-    make("span", { class: "no-image", role: "img", "aria-label": alt }, "no image"),
+    make("span", { class: "no-image", ...(alt ? { role: "img", "aria-label": `no image: ${alt}` } : { "aria-hidden": "true" }) }, "no image"),
   );
   if (known) showThumbnail(image, id, { size, missing });
   else missing();
@@ -23,8 +23,8 @@ export function picture(id, alt, { size = 160, known = true } = {}) {
 const TAIL = 12; // characters at the end of an id that are always shown
 
 /** An id that is cut in the middle where it is too long: ends tell ids apart. */
-export function idText(id) {
-  return make("p", { class: "id", title: id },
+export function idText(id, tag = "p") {
+  return make(tag, { class: "id", title: id },
     id.length > TAIL ? make("span", { class: "id-head" }, id.slice(0, -TAIL)) : null, make("span", { class: "id-tail" }, id.slice(-TAIL)));
 }
 
@@ -58,7 +58,7 @@ export function card(found, { actions, spaceName, rank = null }) {
     facts.map(([key, one]) => make("p", { class: "fact", title: `${key}: ${value(one)}` },
       make("span", { class: "muted" }, `${key} `), value(one))),
     make("button", {
-      type: "button", class: "link like", "aria-label": `More like ${found.id}`,
+      type: "button", class: "link like", "aria-label": `More like this: ${found.id}`,
       onclick: () => actions.moreLikeThis(found.id),
     }, "More like this"));
 }

@@ -2,7 +2,7 @@
 // so that "back" goes back through the searches; images live as long as the tab.
 
 import { get, itemPath, showThumbnail } from "./api.js";
-import { $, notice } from "./dom.js";
+import { $, notice, visible } from "./dom.js";
 import { filtersNow } from "./filters.js";
 
 const uploads = [];
@@ -42,7 +42,7 @@ async function find(text) {
 export function showQuery(image, query) {
   image.hidden = query === null || query.text !== undefined;
   if (image.hidden) return;
-  image.alt = query.file ? "the query image" : `query: ${query.id}`;
+  image.alt = query.file ? "the query image" : visible(`query: ${query.id}`);
   if (query.file) {
     const url = URL.createObjectURL(query.file);
     image.addEventListener("load", () => URL.revokeObjectURL(url), { once: true });

@@ -127,7 +127,8 @@ async function look() {
     drawJobs(past.jobs);
     showEvidence(points.points.length > 0 || status.gates.length > 0);
     drawFailures(failures.failures, retryFailures);
-    drawAudit(audit, look);
+    const names = Object.fromEntries(Object.entries(gallery.spaces).map(([print, space]) => [print, space.name]));
+    drawAudit({ ...audit, names }, look);
   } catch { /* the head of the board says so already; the next event tries again */ }
   looking = false;
   if (again) {

@@ -43,7 +43,8 @@ export function moment(secondsSince1970) {
   const when = new Date(secondsSince1970 * 1000);
   const today = when.toDateString() === new Date().toDateString();
   const time = when.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
-  return today ? time : `${when.toLocaleDateString([], { day: "numeric", month: "short" })}, ${time}`;
+  const year = when.getFullYear() === new Date().getFullYear() ? {} : { year: "numeric" };
+  return today ? time : `${when.toLocaleDateString([], { day: "numeric", month: "short", ...year })}, ${time}`;
 }
 
 export function value(found) {
