@@ -141,6 +141,19 @@ class Space:
             raise FormatError(f"{source}: the space is not readable JSON ({error})") from error
 
 
+def unit_prefix(vectors: FloatArray, dims: int) -> FloatArray:
+    """(N, dims) the first dims of each vector, brought to length 1."""
+    first = vectors[:, :dims]
+    norms = np.linalg.norm(first, axis=1, keepdims=True)
+    if not norms.all():
+        row = int(np.flatnonzero(norms[:, 0] == 0)[0])
+        raise VectorError(
+            f"the first {dims} dims of row {row} are all zero; they have no direction"
+        )
+    unit: FloatArray = (first / norms).astype(np.float32)
+    return unit
+
+
 def check_comparable(query: Space, gallery: Space, *, override: str | None = None) -> None:
     """Refuse spaces that nothing connects; `override`: the caller's argument that allows it."""
     if query.comparable_with(gallery):
@@ -316,7 +329,7 @@ class Embeddings:
             fingerprint=fingerprint(self.space.fingerprint, f"first {dims} dims"),
             compatible_with=self.space.compatible_with,
         )
-        return replace(self, vectors=self.vectors[:, :dims], space=space).normalised()
+        return replace(self, vectors=unit_prefix(self.vectors, dims), space=space)
 
     def normalised(self) -> Embeddings:
         """Unit vectors; only cosine spaces have the same meaning afterwards."""

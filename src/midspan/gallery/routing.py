@@ -1,7 +1,7 @@
 """How a query is answered in each mode and phase of an upgrade. No item appears twice.
 
 A query of the new encoder:
-- direct: compared with new and old vectors as it is;
+- direct: compared with new and old vectors as it is, or with old ones by its compatible prefix;
 - map-query: mapped on the old part, as it is on the new part;
 - map-gallery: as it is on new and mapped vectors.
 Mode both: the query comes in both spaces, and each part is searched in its own.
@@ -40,6 +40,7 @@ from midspan.spaces import (
     StrArray,
     check_comparable,
     fingerprint,
+    unit_prefix,
 )
 
 if TYPE_CHECKING:
@@ -81,7 +82,15 @@ class SearchPart:
     among: tuple[str, ...]
     query: int = 0  # which of the spaces that the query came in
     bridge: Bridge | None = None  # maps the query
+    dims: int | None = None  # so many first dims of the query, normalised; None: all
     metric_of: str | None = None  # space whose sample standardises; None: scores as they are
+
+    def compared(self, queries: Sequence[Query]) -> FloatArray:
+        """(Q, D) the queries as this part compares them."""
+        vectors = queries[self.query].vectors
+        if self.bridge is not None:
+            return self.bridge.apply(vectors)
+        return vectors if self.dims is None else unit_prefix(vectors, self.dims)
 
 
 def parts(
@@ -100,8 +109,10 @@ def parts(
     came_new = _place(spaces, (record.new, record.mapped))  # a mapped vector stands for a new one
     if len(spaces) > 1:
         _refuse_strangers(spaces, old, new, record)
+    dims = new.prefix_for(old) if record.mode == "direct" and new.dim != old.dim else None
     if came_old is not None and (came_new is None or arm == "old"):
-        live = (record.old, record.new) if record.mode == "direct" else (record.old,)
+        comparable = record.mode == "direct" and dims is None
+        live = (record.old, record.new) if comparable else (record.old,)
         return [SearchPart(live, live, came_old)]
     if record.mode == "both" and came_old is None:
         raise SpaceMismatch(
@@ -112,7 +123,7 @@ def parts(
     if came_new is None:
         came_new = _comparable(spaces, old, new, record)
     stale = record.old if record.mapped is None else record.mapped
-    apart = record.sample is not None or record.mode in ("both", "map-query")
+    apart = record.sample is not None or dims is not None or record.mode in ("both", "map-query")
     if not apart:
         return [SearchPart(state.live, (record.new, stale), came_new)]
     scaled = record.sample is not None
@@ -122,6 +133,7 @@ def parts(
             (stale,),
             came_new if record.mode != "both" or came_old is None else came_old,
             bridge=bridge_of(record) if record.mode == "map-query" else None,
+            dims=dims,
             metric_of=stale if scaled else None,
         ),
         SearchPart(state.live, (record.new,), came_new, metric_of=record.new if scaled else None),

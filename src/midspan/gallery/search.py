@@ -126,12 +126,7 @@ class Searcher:
         """The parts of a search, each with the queries as it compares them."""
         spaces = [one.space for one in queries]
         return [
-            (
-                part,
-                queries[part.query].vectors
-                if part.bridge is None
-                else part.bridge.apply(queries[part.query].vectors),
-            )
+            (part, part.compared(queries))
             for part in parts(state, spaces, bridge_of=self.bridge_of, arm=arm)
         ]
 

@@ -21,7 +21,7 @@ from midspan.gallery.engines.base import prepare
 from midspan.gallery.routing import Float64, moments, sample_scores, standardise
 from midspan.html_table import html_facts
 from midspan.labels import codes
-from midspan.spaces import Column, Embeddings, FloatArray, Metric, Space
+from midspan.spaces import Column, Embeddings, FloatArray, Metric, Space, unit_prefix
 from midspan.upgrade.embed import Embed, embed_all
 from midspan.upgrade.gate import gate
 from midspan.upgrade.orders import default_order
@@ -128,7 +128,9 @@ def make_plan(
         to_space=str(new),
         items=counts.items,
         to_embed=to_embed,
-        searches_per_query=2 if mode in ("map-query", "both") or kept is not None else 1,
+        searches_per_query=2
+        if mode in ("map-query", "both") or kept is not None or new.dim != old.dim
+        else 1,
         encoders_per_query=2 if mode == "both" else 1,
         disk_bytes=vectors * (new.dim * 4 + ROW_BYTES),
         seconds_per_item=seconds_each,
@@ -173,7 +175,9 @@ def _gate(mine: Embeddings, theirs: Embeddings, *, mode: str, bridge: Bridge | N
     if mode == "both":  # nothing is refreshed yet: that is the old service itself
         return gate(before=mine, after=mine, truth=truth)
     after = mine if bridge is None else bridge.transform(mine)
-    return gate(before=mine, after=after, query=theirs, truth=truth)
+    dims = theirs.space.prefix_for(mine.space) if bridge is None else None
+    query = theirs if dims is None else theirs.prefix(dims)
+    return gate(before=mine, after=after, query=query, truth=truth)
 
 
 def _curve(
@@ -229,6 +233,8 @@ def part_scores(
         query = bridge.transform(new).vectors
     elif bridge is not None:
         items, metric = bridge.transform(old).vectors, new.space.metric
+    elif dims := new.space.prefix_for(old.space):
+        query = unit_prefix(query, dims)
     fresh = all_scores(new.vectors, new.vectors, new.space.metric)
     return all_scores(query, items, metric), fresh
 

@@ -82,6 +82,7 @@ def start(
             rollback=rollback,
             sample=None if kept is None else kept[0],
             traffic=float(traffic),
+            **_remembered(gallery, old=old, new=new),
         )
         if bridge is not None:
             # In the catalogue, where every host that searches has it.
@@ -97,6 +98,21 @@ def start(
     _map(gallery, show=show)
     order = order or default_order(mode, sampled=before.sample is not None)
     reorder(gallery, order, sample=sample, seed=seed, show=show)
+
+
+LOOKED = 2000  # lines of the audit log that are looked through for the last rollback
+
+
+def _remembered(gallery: Gallery, *, old: Space, new: Space) -> dict[str, Any]:
+    """The FAIL of the same vectors: a rollback and a start do not make them better."""
+    if not gallery.count().stored.get(new.fingerprint):
+        return {}
+    for event in gallery.audit_log(limit=LOOKED):  # newest first
+        said = event.details
+        if event.what == "upgrade rollback" and said.get("from") == new.fingerprint:
+            known = said.get("gate") == "FAIL" and said.get("to") == old.fingerprint
+            return {"gate": "FAIL", "evidence": said.get("evidence")} if known else {}
+    return {}
 
 
 def _map(gallery: Gallery, *, show: bool) -> None:
@@ -177,8 +193,25 @@ def check_start(
     gallery: Gallery, state: State, new: Space, *, mode: str, bridge: str | Path | None
 ) -> Space:
     """The space that is left; refuses what cannot be started."""
-    if mode not in MODES:
-        raise ConfigError(f"mode {mode!r}; wanted one of {', '.join(MODES)}")
+    check_bridge_given(mode, bridge)
+    check_closed(gallery, state)
+    old = state.spaces[state.live[0]]
+    if new.fingerprint == old.fingerprint:
+        raise SpaceMismatch(f"{gallery.location} is in {old} already; there is nothing to upgrade")
+    if mode == "direct" and not (new.comparable_with(old) or new.prefix_for(old)):
+        raise SpaceMismatch(
+            f"{new} is not on record as compatible with {old}, so its queries cannot be "
+            "compared with the stored vectors. Ways out: train the new encoder compatibly "
+            "(method = 'bct'), start with `mode` both while the old encoder still runs, or fit "
+            "a bridge and start with `mode` map-query or map-gallery"
+        )
+    if bridge is not None:
+        check_bridge(load_bridge(bridge), mode=mode, old=old, new=new)
+    return old
+
+
+def check_closed(gallery: Gallery, state: State) -> None:
+    """An upgrade begins where no other one is open."""
     if (record := Record.of(state)) is not None:
         raise _already_open(gallery, record)
     if len(state.live) > 1:
@@ -186,26 +219,22 @@ def check_start(
             f"{gallery.location} still holds mapped vectors of an earlier upgrade; embed the rest "
             "with midspan upgrade run first"
         )
-    old = state.spaces[state.live[0]]
-    if new.fingerprint == old.fingerprint:
-        raise SpaceMismatch(f"{gallery.location} is in {old} already; there is nothing to upgrade")
-    if mode == "direct":
-        if bridge is not None:
-            raise ConfigError("mode direct compares vectors as they are and takes no bridge")
-        if not new.comparable_with(old):
-            raise SpaceMismatch(
-                f"{new} is not on record as compatible with {old}, so its queries cannot be "
-                "compared with the stored vectors. Ways out: train the new encoder compatibly "
-                "(method = 'bct'), start with `mode` both while the old encoder still runs, or fit "
-                "a bridge and start with `mode` map-query or map-gallery"
-            )
-        return old
-    if mode == "both":
-        if bridge is not None:
-            raise ConfigError("mode both searches each part in its own space and takes no bridge")
-        return old
-    load_for(bridge, mode=mode, old=old, new=new)
-    return old
+
+
+def check_bridge_given(mode: str, bridge: str | Path | None) -> None:
+    """The modes that map require a bridge, the others take none."""
+    if mode not in MODES:
+        raise ConfigError(f"mode {mode!r}; wanted one of {', '.join(MODES)}")
+    maps = mode in ("map-query", "map-gallery")
+    if maps and bridge is None:
+        direction = "new to old" if mode == "map-query" else "old to new"
+        raise ConfigError(
+            f"mode {mode} wants a bridge from {direction} (`bridge`, a folder); fit one with "
+            "midspan bridge fit"
+        )
+    if not maps and bridge is not None:
+        does = "compares vectors as they are" if mode == "direct" else "searches each part by itself"
+        raise ConfigError(f"mode {mode} {does} and takes no bridge; leave out `bridge`")
 
 
 def compatibility(old: Space, new: Space) -> Evidence:
@@ -220,7 +249,7 @@ def check_evidence(gallery: Gallery, evidence: Evidence | None, *, override: str
         raise EvidenceFailed(
             f"{gallery.location}: the test of the new encoder's training says that its queries "
             f"search the old gallery worse ({evidence}). Train it again, start in another mode, or "
-            "start with an override that says why"
+            'start with `override` "reason"'
         )
 
 
@@ -323,19 +352,6 @@ def check_end(folder: str | Path, *, mode: str, old: Space) -> None:
             f"this bridge leads from {bridge.source} to {bridge.target}; mode {mode} requires one "
             f"that leads {expected} {old}, which the gallery is in"
         )
-
-
-def load_for(folder: str | Path | None, *, mode: str, old: Space, new: Space) -> Bridge:
-    """The bridge of this folder, if it fits the mode."""
-    if folder is None:
-        direction = "new to old" if mode == "map-query" else "old to new"
-        raise ConfigError(
-            f"mode {mode} wants a bridge from {direction} (`bridge`, a folder); fit one with "
-            "midspan bridge fit"
-        )
-    bridge = load_bridge(folder)
-    check_bridge(bridge, mode=mode, old=old, new=new)
-    return bridge
 
 
 def map_items(gallery: Gallery, record: Record, *, show: bool = False) -> int:
