@@ -22,6 +22,7 @@ StrArray = npt.NDArray[np.str_]
 Column = npt.NDArray[Any]
 Metric = Literal["cosine", "l2", "dot"]
 
+URI = "uri"  # the column that says where the image of each item is
 RESERVED = ("vectors", "ids", "space", "midspan")  # names in the file that are not columns
 
 

@@ -26,6 +26,7 @@ def embed_set(
 ) -> Embeddings:
     """The same vectors, ids and columns as `encoder.embed(images)` gives."""
     from midspan.data.image_uri import ImageUri
+    from midspan.encoders.embedding import columns_of
     from midspan.gallery import Item
     from midspan.spaces import Embeddings
     from midspan.upgrade.cluster import embed_on_cluster
@@ -51,9 +52,4 @@ def embed_set(
     vectors = np.concatenate([empty, *(part.vectors for part in parts)])
     order = np.argsort(rows)
     kept = images[rows[order]]
-    columns = dict(kept.columns)
-    if kept.labels is not None:
-        columns["labels"] = kept.labels
-    if kept.split is not None:
-        columns["split"] = kept.split
-    return Embeddings(kept.ids, vectors[order], space, columns)
+    return Embeddings(kept.ids, vectors[order], space, columns_of(kept))

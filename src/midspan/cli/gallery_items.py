@@ -251,13 +251,9 @@ def write(
     replace: bool,
     also: Embeddings | None = None,
 ) -> None:
-    """Columns of the embeddings become the payload, so that they can be filtered by."""
-    columns = {n: c.tolist() for n, c in vectors.columns.items() if c.ndim == 1}
-    payloads = [
-        {name: values[row] for name, values in columns.items()} for row in range(len(vectors))
-    ]
+    """Columns of the embeddings become the payload, as in `Gallery.add`."""
     (gallery.put if replace else gallery.add)(
-        vectors, also=[] if also is None else [also], uris=uris, payloads=payloads
+        vectors, also=[] if also is None else [also], uris=uris
     )
 
 

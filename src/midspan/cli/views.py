@@ -97,7 +97,10 @@ def one_item_each(
     The payload gets 'views', their number, and 'confidence', one number an item.
     """
     from midspan.evaluation.views import first_views, fuse_views
+    from midspan.spaces import URI
 
+    if uris is None and URI in vectors.columns:
+        uris = vectors.columns[URI].tolist()
     if group_by is not None:
         groups = vectors.columns.get(group_by)
         if groups is None or groups.ndim != 1:

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from midspan import progress
+from midspan.data import ImageSet
 from midspan.data.decode import Pixels, fit_array
 from midspan.data.sources import ArraySource, CachedSource, Readable
 from midspan.encoders.inputs import Embeddable, Layout, OpenedImages, images_of
 from midspan.encoders.preprocessing import Preprocessing
 from midspan.errors import EncoderError, SpaceMismatch
-from midspan.spaces import Column, Embeddings, FloatArray, IntArray, Space, StrArray
+from midspan.spaces import URI, Column, Embeddings, FloatArray, IntArray, Space, StrArray
 
 Batch = TypeVar("Batch")
 Read = TypeVar("Read")
@@ -80,19 +82,36 @@ def image_source(
             read=lambda rows: opened.load(rows, size),
             instant=False,
         )
-    columns = dict(source_images.columns)
-    if source_images.labels is not None:
-        columns["labels"] = source_images.labels
-    if source_images.split is not None:
-        columns["split"] = source_images.split
     return Source(
         ids=source_images.ids if ids is None else _ids(ids, count=len(source_images.ids)),
-        columns=columns,
+        columns=columns_of(source_images),
         read=lambda rows: source_images.load(rows, **size),
         read_readable=lambda rows: source_images.load_readable(rows, **size),
         instant=isinstance(source_images.source, ArraySource | CachedSource)
         and _fits(source_images.source.images, preprocessing),
     )
+
+
+def columns_of(images: ImageSet) -> dict[str, Column]:
+    """What embeddings keep of an image set: its columns, labels, split, and where each image is.
+
+    Images that are only in memory have no uri, and a column of this name of the set's own stays.
+    """
+    columns = dict(images.columns)
+    if images.labels is not None:
+        columns["labels"] = images.labels
+    if images.split is not None:
+        columns["split"] = images.split
+    if URI not in columns and _on_disk(images):
+        columns[URI] = np.array([images.uri(row) for row in range(len(images))], dtype=np.str_)
+    return columns
+
+
+def _on_disk(images: ImageSet) -> bool:
+    source = images.source
+    while isinstance(source, CachedSource):
+        source = source.original
+    return not isinstance(source, ArraySource) or Path(source.name).is_file()
 
 
 def vector_source(
@@ -168,6 +187,7 @@ def embed_source(
         return rows, (), prepare(source.read(rows))
 
     label = f"embed with {space.name}"
+    show = show and len(vectors) > 1  # nobody waits for one query
     with progress.bar(label, total=len(vectors), unit="items", show=show) as done:
         blocks = _blocks(len(vectors), batch_size)
         coming = map(read, blocks) if source.instant else _one_ahead(read, blocks)

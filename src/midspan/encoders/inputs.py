@@ -53,6 +53,10 @@ def images_of(
     if isinstance(items, ImageSet | Embeddings):
         return items
     if isinstance(items, list | tuple):
+        if not items:
+            raise EncoderError(
+                f"encoder {name!r} got an empty {type(items).__name__}; expected at least one image"
+            )
         if all(isinstance(one, str | Path) for one in items):
             return _files([Path(one) for one in items])
         if all(isinstance(one, Image.Image | np.ndarray) for one in items):

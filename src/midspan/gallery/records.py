@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 
 from midspan.errors import FormatError, ItemError
-from midspan.spaces import Embeddings, Space
+from midspan.spaces import URI, Embeddings, Space
 
 WriteMode = Literal["add", "replace", "put"]  # ids must be new, must be there, may be either
 
@@ -326,6 +326,16 @@ def _check_value(value: object, *, of: str, depth: int) -> None:
 # ---- large writes in parts -----------------------------------------------------------------------
 
 
+def payloads_of(vectors: Embeddings) -> list[Payload]:
+    """The columns of each item, but for its uri."""
+    columns = {
+        name: column.tolist()
+        for name, column in vectors.columns.items()
+        if column.ndim == 1 and name != URI
+    }
+    return [{name: values[row] for name, values in columns.items()} for row in range(len(vectors))]
+
+
 def write_batches(
     vectors: Embeddings,
     also: Sequence[Embeddings],
@@ -334,8 +344,16 @@ def write_batches(
     payloads: Sequence[Payload] | None,
     size: int,
 ) -> Iterator[tuple[list[Draft], list[Embeddings]]]:
-    """(items, their vectors in each space); everything is checked before the first is given."""
+    """(items, their vectors in each space); everything is checked before the first is given.
+
+    Where no uris are given the column `uri` of the vectors is taken, where no payloads are given
+    their other columns (those with one value an item), so that they can be filtered by.
+    """
     ids = vectors.ids.tolist()
+    if uris is None and URI in vectors.columns:
+        uris = [str(uri) or None for uri in vectors.columns[URI].tolist()]
+    if payloads is None:
+        payloads = payloads_of(vectors)
     for name, column in (("uris", uris), ("payloads", payloads)):
         if column is not None and len(column) != len(ids):
             raise ItemError(f"{len(column)} {name} for {len(ids)} items; give one each")
@@ -343,7 +361,7 @@ def write_batches(
         Draft(
             id=id,
             uri=uris[place] if uris is not None else None,
-            payload=payloads[place] if payloads is not None else {},
+            payload=payloads[place],
         )
         for place, id in enumerate(ids)
     ]
