@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import json
 import shutil
 import uuid
 from collections.abc import Callable, Iterator
@@ -12,13 +13,22 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fastapi.testclient import TestClient
 
 from midspan.bridges import Procrustes
 from midspan.errors import SpaceMismatch
 from midspan.gallery import AuditEvent, Gallery, Hit
 from midspan.gallery.records import Mode, Record
 from midspan.gallery.routing import PairedSample, store_bridge, store_sample
+from midspan.service.app import create_app
+from midspan.service.auth import Tokens
+from midspan.service.core import Core
+from midspan.service.encoding import Encoders
+from midspan.service.resources import Resources
+from midspan.service.settings import GallerySettings, Limits
 from midspan.spaces import Embeddings, Space
+from midspan.upgrade import Upgrade
+from tests.cli.conftest import Command, midspan  # noqa: F401
 from tests.gallery.conftest import PLACES, VECTORS, Locate
 from tests.gallery.samples import DIM, OLD
 
@@ -168,6 +178,75 @@ def test_every_door_gives_the_routed_answer(
             more_like(gallery, world, done)
 
 
+Answer = list[list[tuple[str, float, float]]]  # (id, score, rank score) of each query's hits
+
+
+def shown(found: list[list[Hit]]) -> Answer:
+    return [[(hit.id, hit.score, hit.rank_score) for hit in hits] for hits in found]
+
+
+def by_command(midspan: Command, location: str, queries: list[Embeddings], folder: Path) -> Answer:  # noqa: F811
+    words: list[object] = []
+    for number, query in enumerate(queries):
+        file = folder / f"{number}.npz"
+        query.save(file)
+        words += ["--vectors", file]
+    code, out, err = midspan("gallery", "search", location, *words, "--exact", "--json")
+    assert code == 0, err
+    return [
+        [(hit["id"], hit["score"], hit["rank_score"]) for hit in hits]
+        for hits in json.loads(out)["results"]
+    ]
+
+
+def by_service(client: TestClient, queries: list[Embeddings]) -> Answer:
+    first, *others = (
+        {"space": query.space.fingerprint, "vectors": query.vectors.tolist()} for query in queries
+    )
+    answer = client.post("/v1/search/vector", json={**first, "also": others, "exact": True})
+    assert answer.status_code == 200, answer.text
+    return [
+        [(hit["id"], hit["score"], hit["rank_score"]) for hit in hits]
+        for hits in answer.json()["results"]
+    ]
+
+
+@pytest.mark.parametrize("mode", ["direct", "map-query", "map-gallery", "both"])
+def test_library_command_and_service_give_one_answer(
+    tmp_path: Path,
+    midspan: Command,  # noqa: F811
+    mode: Mode,
+) -> None:
+    """Gallery.search, Upgrade.search, `midspan gallery search` and POST /v1/search/vector."""
+    world, place = World(mode, tmp_path / "bridge"), tmp_path / "shop.midspan"
+    with Gallery.create(place, OLD) as gallery:
+        gallery.add(world.old[: len(IDS)])
+        world.start(gallery, tmp_path / "bridge", scaled=True)
+        if mode == "map-gallery":
+            assert world.bridge is not None
+            mapped = world.bridge.apply(world.old.vectors[: len(IDS)])
+            gallery.add_missing_vectors(
+                Embeddings(np.array(IDS), mapped, MAPPED), revisions=[1] * len(IDS)
+            )
+        service = Core(
+            GallerySettings(gallery=str(place)),
+            gallery=Gallery.open(place),
+            encoders=Encoders.load([]),
+            resources=Resources(Limits(decode_workers=1)),
+        )
+        app = create_app(service, tokens=Tokens({}))
+        with TestClient(app, base_url="http://127.0.0.1:8080") as client:
+            for done in (0, len(IDS) // 2, len(IDS)):
+                gallery.add_missing_vectors(world.new[:done], revisions=[1] * done)
+                new = world.queries()
+                for queries in ([world.old[len(IDS) :]], new if isinstance(new, list) else [new]):
+                    answer = shown(gallery.search(queries, k=10, exact=True))
+                    assert all(len(hits) == 10 for hits in answer)
+                    assert shown(Upgrade(gallery).search(queries, k=10, exact=True)) == answer
+                    assert by_command(midspan, str(place), queries, tmp_path) == answer
+                    assert by_service(client, queries) == answer
+
+
 @pytest.fixture
 def both(locate: Locate, tmp_path: Path) -> Iterator[tuple[Gallery, World]]:
     world = World("both", tmp_path)
@@ -261,5 +340,5 @@ def more_like(gallery: Gallery, world: World, done: int) -> None:
 
 
 def test_no_door_takes_a_view_from_its_caller() -> None:
-    for door in (Gallery.search, Gallery.more_like):
+    for door in (Gallery.search, Gallery.more_like, Upgrade.search):
         assert not {"live", "among"} & set(inspect.signature(door).parameters)
