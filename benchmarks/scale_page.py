@@ -1,4 +1,4 @@
-"""The generated parts of docs/scale.md: what one item costs, and a billion; how it grows.
+"""The generated parts of docs/scale.md: what one item costs, and many; how it grows.
 
     python -m benchmarks.scale_page            # rewrites them from the measured files
 
@@ -29,11 +29,12 @@ NAMES = {
     "index_bytes": "memory of a vector's index beside its numbers",
 }
 STORES = ("embedded", "pgvector", "milvus")
-ITEMS, DIM, IMAGE_KB, WORKERS = 10**9, 512, 100, 64  # of the example on the page
+SIZES = (10**7, 10**8, 10**9)  # of the example on the page
+DIM, IMAGE_KB, WORKERS = 512, 100, 64
 
 
 def parts() -> dict[str, str]:
-    return {"costs": costs_table(), "billion": billion_table(), "growth": growth_table()}
+    return {"costs": costs_table(), "sizes": sizes_table(), "growth": growth_table()}
 
 
 def costs_table() -> str:
@@ -69,38 +70,48 @@ def shown(row: dict[str, str] | None) -> str:
     return f"{1e3 * value:.3g} ms{per}" if value >= 1e-3 else f"{1e6 * value:.3g} µs{per}"
 
 
-def billion_table() -> str:
+def sizes_table() -> str:
     """Cost of one item × items; embedding ÷ workers, the rest by one process on one core."""
-    rows = cost_rows()
-    each = {key: float(row["value"]) for key, row in rows.items()}
+    each = {key: float(row["value"]) for key, row in cost_rows().items()}
     embed = each["", "decode_seconds_per_kb"] * IMAGE_KB + each["", "embed_seconds"]
-    steps = ("start_seconds", "order_seconds", "write_seconds", "index_seconds")
-    lines = [f"| {ITEMS:,} items | {' | '.join(STORES)} |", "|---" * (1 + len(STORES)) + "|"]
-    for name in steps:
-        cells = [days(each.get((store, name))) for store in STORES]
-        lines.append(f"| {NAMES[name]} | {' | '.join(cells)} |")
-    disk, memory = [], []
-    for store in STORES:
-        item, vector, index = (
-            each[store, name] for name in ("item_bytes", "vector_bytes", "index_bytes")
-        )
-        disk.append(f"{ITEMS * (item + 2 * (4 * DIM + vector)) / 1e12:.2f} TB")
-        memory.append(f"{ITEMS * (4 * DIM + index) / 1e12:.2f} TB")
-    lines.append(f"| disk with both vectors, before `finish` | {' | '.join(disk)} |")
-    lines.append(f"| memory of one space's search, float32 | {' | '.join(memory)} |")
-    first = (
-        f"Decode and embed, {WORKERS} workers of one core: {days(embed / WORKERS)}. Read "
-        f"{ITEMS * IMAGE_KB / 1e9:,.0f} TB of images, write {ITEMS * 4 * DIM / 1e12:.2f} TB of "
-        "vectors."
+    heads = [f"10^{len(str(size)) - 1}" for size in SIZES]
+    lines = [f"| items | | {' | '.join(heads)} |", "|---" * (2 + len(SIZES)) + "|"]
+
+    def row(what: str, where: str, cells: list[str]) -> None:
+        lines.append(f"| {what} | {where} | {' | '.join(cells)} |")
+
+    row("read images", "", [size_of(size * IMAGE_KB * 1e3) for size in SIZES])
+    row(
+        f"decode and embed, {WORKERS} workers of one core",
+        "",
+        [duration(size * embed / WORKERS) for size in SIZES],
     )
-    return "\n".join([first, "", *lines])
+    for name in ("start_seconds", "order_seconds", "write_seconds", "index_seconds"):
+        for store in STORES:
+            if (store, name) in each:
+                row(NAMES[name], store, [duration(size * each[store, name]) for size in SIZES])
+    for store in STORES:
+        stored = each[store, "item_bytes"] + 2 * (4 * DIM + each[store, "vector_bytes"])
+        row(
+            "disk with both vectors, before `finish`",
+            store,
+            [size_of(size * stored) for size in SIZES],
+        )
+    for store in STORES:
+        index = 4 * DIM + each[store, "index_bytes"]
+        row("memory of one space's search, float32", store, [size_of(n * index) for n in SIZES])
+    return "\n".join(lines)
 
 
-def days(each: float | None) -> str:
-    if each is None:
-        return "–"
-    hours = ITEMS * each / 3600
+def duration(seconds: float) -> str:
+    if seconds < 90 * 60:
+        return f"{seconds / 60:.1f} min"
+    hours = seconds / 3600
     return f"{hours / 24:.1f} days" if hours >= 48 else f"{hours:.1f} h"
+
+
+def size_of(count: float) -> str:
+    return f"{count / 1e12:,.2f} TB" if count >= 1e12 else f"{count / 1e9:,.1f} GB"
 
 
 def cost_rows() -> dict[tuple[str, str], dict[str, str]]:

@@ -55,7 +55,7 @@ class SearchRequest:
 class Candidates:
     """What one query found, by falling score; a row appears once, in its best space.
 
-    Scores are `scores.pair_scores` of the float32 vectors: the same in every engine. All rows whose
+    Scores are `pair_scores` of the float32 vectors: the same in every engine. All rows whose
     score equals the k-th are included. `complete` is True if no other row passes the request, so
     that asking for more is of no use.
     """
