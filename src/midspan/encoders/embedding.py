@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,12 +19,15 @@ from midspan.data.decode import Pixels, fit_array
 from midspan.data.sources import ArraySource, CachedSource, Readable
 from midspan.encoders.inputs import Embeddable, Layout, OpenedImages, images_of
 from midspan.encoders.preprocessing import Preprocessing
+from midspan.encoders.runtimes.lanes import Lanes
 from midspan.errors import EncoderError, SpaceMismatch
 from midspan.spaces import URI, Column, Embeddings, FloatArray, IntArray, Space, StrArray
 
 Batch = TypeVar("Batch")
 Read = TypeVar("Read")
 Failed = tuple[tuple[int, str], ...]  # row, reason
+_Got = tuple[IntArray, Failed, Batch | None]
+_Computed = tuple[IntArray, Failed, FloatArray | None]
 
 
 # Items in one step of the network, our own choices. Images on a CPU go in fewer: a backfill with a
@@ -168,9 +173,12 @@ def embed_source(
     batch_size: int,
     show: bool,
     on_failure: OnFailure | None,
+    lanes: Callable[[int], Lanes | None] | None = None,
 ) -> Embeddings:
     """Where reading takes time, the next batch is read in a thread while `run` works on this one.
 
+    lanes: asked with the number of batches to come; from the first that it gives, these are read
+    and run side by side.
     on_failure: told of each image that cannot be decoded, which is then left out; without it such
     an image is an ImageError.
     """
@@ -186,17 +194,39 @@ def embed_source(
             return got.rows, got.failed, prepare(got.images) if len(got.rows) else None
         return rows, (), prepare(source.read(rows))
 
+    def compute(run: Callable[[Any], FloatArray], got: _Got[Batch]) -> _Computed:
+        rows, failed, batch = got
+        return rows, failed, None if batch is None else run(batch)
+
+    def computed(blocks: list[IntArray]) -> Iterator[_Computed]:
+        waiting, wide = deque(blocks), None
+
+        def one_by_one() -> Iterator[IntArray]:
+            nonlocal wide
+            while waiting:
+                wide = lanes(len(waiting)) if lanes is not None else None
+                if wide is not None:
+                    return
+                yield waiting.popleft()
+
+        alone = one_by_one()
+        coming = map(read, alone) if source.instant else _one_ahead(read, alone)
+        for got in coming:
+            yield compute(run, got)
+        if wide is not None:
+            many: Lanes = wide
+            side_by_side = _side_by_side(
+                lambda rows: compute(many.run, read(rows)), waiting, many.count
+            )
+            yield from side_by_side
+
     label = f"embed with {space.name}"
-    show = show and len(vectors) > 1  # nobody waits for one query
     with progress.bar(label, total=len(vectors), unit="items", show=show) as done:
-        blocks = _blocks(len(vectors), batch_size)
-        coming = map(read, blocks) if source.instant else _one_ahead(read, blocks)
-        for rows, failed, batch in coming:
+        for rows, failed, out in computed(_blocks(len(vectors), batch_size)):
             for row, reason in failed:
                 assert on_failure is not None
                 on_failure(str(source.ids[row]), reason)
-            if batch is not None:
-                out = run(batch)  # (B, D)
+            if out is not None:  # (B, D)
                 vectors[rows] = _checked(out, ids=source.ids[rows], space=space, unit=normalise)
                 done_rows.append(rows)
             done(len(rows) + len(failed))
@@ -216,17 +246,39 @@ def _blocks(count: int, size: int) -> list[IntArray]:
     return [np.arange(start, min(start + size, count)) for start in range(0, count, size)]
 
 
-def _one_ahead(read: Callable[[IntArray], Read], blocks: list[IntArray]) -> Iterator[Read]:
-    if len(blocks) <= 1:  # a single query must not wait for a thread
-        yield from map(read, blocks)
+def _one_ahead(read: Callable[[IntArray], Read], blocks: Iterable[IntArray]) -> Iterator[Read]:
+    left = iter(blocks)
+    first, second = next(left, None), next(left, None)
+    if first is None:
+        return
+    if second is None:  # a single query must not wait for a thread
+        yield read(first)
         return
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="embed") as pool:
-        coming = pool.submit(read, blocks[0])
-        for following in blocks[1:]:
+        coming = pool.submit(read, first)
+        for following in itertools.chain([second], left):
             batch = coming.result()
             coming = pool.submit(read, following)
             yield batch
         yield coming.result()
+
+
+def _side_by_side(
+    compute: Callable[[IntArray], Read], blocks: Iterable[IntArray], count: int
+) -> Iterator[Read]:
+    """In the order of the blocks; few are under way at a time."""
+    coming: deque[Future[Read]] = deque()
+    with ThreadPoolExecutor(max_workers=count, thread_name_prefix="embed") as pool:
+        try:
+            for rows in blocks:
+                coming.append(pool.submit(compute, rows))
+                if len(coming) > 2 * count:
+                    yield coming.popleft().result()
+            while coming:
+                yield coming.popleft().result()
+        finally:
+            for one in coming:
+                one.cancel()
 
 
 def _checked(out: FloatArray, *, ids: StrArray, space: Space, unit: bool) -> FloatArray:

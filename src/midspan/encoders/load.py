@@ -86,7 +86,8 @@ def load_embedder(
     """Load an encoder that only embeds, in the runtime that is fastest here.
 
     runtime: "auto" on a CPU is ONNX Runtime, as soon as a graph of the encoder is in the cache or
-    an export pays, and torch until then; "onnx" and "openvino" are errors where they cannot be had.
+    an export pays, and torch until then; a long job tries OpenVINO beside it, if it is installed,
+    and keeps to what is faster. "onnx" and "openvino" are errors where they cannot be had.
     The space is the same. now: export before the first image instead of during a long job.
     """
     check_runtime(runtime)
@@ -107,6 +108,7 @@ def load_embedder(
     digest = None if files is None else files_digest(files, version=made_by)
     space = None if digest is None else read_source(digest)
     if space is not None and (graph := known_graph(space, runtime=graph_runtime)) is not None:
+        graph.any_runtime = runtime == "auto"
         return graph
     encoder = load_encoder(where, device=device)
     assert not _is_graph(Path(where))
@@ -117,6 +119,7 @@ def load_embedder(
     if digest is not None:
         write_source(digest, encoder.space)
     if (graph := known_graph(encoder.space, runtime=graph_runtime)) is not None:
+        graph.any_runtime = runtime == "auto"
         return graph
     auto = AutoEncoder(encoder, runtime=graph_runtime, fallback=runtime == "auto")  # type: ignore[arg-type]
     if now or runtime != "auto":

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from midspan.encoders.embedding import (
 )
 from midspan.encoders.inputs import Embeddable, Layout
 from midspan.encoders.preprocessing import Preprocessing
+from midspan.encoders.runtimes.lanes import Lanes, fastest_lanes, lane_count
 from midspan.encoders.runtimes.session import import_extra, open_session
 from midspan.errors import EncoderError, FormatError
 from midspan.spaces import Embeddings, FloatArray, Space, fingerprint
@@ -47,7 +49,9 @@ class OnnxEncoder:
         device: str | None = None,
         runtime: str = "onnx",
     ) -> None:
-        path = Path(path)
+        self._path = path = Path(path)
+        self._lanes: Lanes | None = None
+        self.any_runtime = False  # a long job may use whichever runtime is faster
         self.session = open_session(path, device=device, runtime=runtime)
         self.device = self.session.device
         note = self.session.metadata.get(NOTE)
@@ -105,7 +109,23 @@ class OnnxEncoder:
             batch_size=fixed if isinstance(fixed, int) else size,
             show=progress,
             on_failure=on_failure,
+            lanes=self.lanes,
         )
+
+    def lanes(self, batches: int) -> Lanes | None:
+        """A second session for so many batches to come, if they are worth it."""
+        if self.device != "cpu" or not self.takes_images:
+            return None
+        if self._lanes is None and (count := lane_count(batches)) > 1:
+            if self.any_runtime:
+                run = fastest_lanes(
+                    self._path, self.space.fingerprint, count=count, batches=batches
+                )
+            else:
+                runtime = self.session.runtime
+                run = open_session(self._path, device="cpu", runtime=runtime, lanes=count).run
+            self._lanes = Lanes(count, partial(self._filled, run))
+        return self._lanes if batches > 1 else None
 
     # ---- inside ----------------------------------------------------------------------------------
 
@@ -175,10 +195,13 @@ class OnnxEncoder:
         return vector_source(images, inputs=inputs, origin=self._origin, ids=ids, name=self.name)
 
     def run(self, batch: npt.NDArray[Any]) -> FloatArray:
+        return self._filled(self.session.run, batch)
+
+    def _filled(self, run: Callable[[Any], Any], batch: npt.NDArray[Any]) -> FloatArray:
         fixed, count = self.session.shape[0], len(batch)
         if isinstance(fixed, int) and count < fixed:  # fill up, then cut off
             batch = np.concatenate([batch, np.repeat(batch[-1:], fixed - count, axis=0)])
-        return np.asarray(self.session.run(batch)[:count], dtype=np.float32)
+        return np.asarray(run(batch)[:count], dtype=np.float32)
 
 
 def file_digest(model: Any, note: Mapping[str, Any]) -> str:

@@ -10,9 +10,7 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from midspan.encoders.embedding import (
     Ids,
@@ -23,12 +21,15 @@ from midspan.encoders.embedding import (
 )
 from midspan.encoders.onnx import OnnxEncoder
 from midspan.encoders.runtimes.graph_cache import (
+    TOLERANCE,
     Verdict,
     export_lock,
     graph_path,
+    largest_difference,
     read_verdict,
     write_verdict,
 )
+from midspan.encoders.runtimes.lanes import Lanes
 from midspan.errors import EncoderError, MidspanError, MissingDependency
 from midspan.spaces import Embeddings, FloatArray, Space
 
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from midspan.encoders.inputs import Embeddable, Layout
 from midspan.encoders.preprocessing import Preprocessing
 
-TOLERANCE = 1e-5  # between torch and a graph, in any number of a vector of length 1
 EXPORT_AFTER = 10.0  # seconds of torch that an export is worth; it takes 5 to 10
 EVIDENCE = 8  # images that must agree at least, in one or more batches
 
@@ -135,9 +135,13 @@ class AutoEncoder:
             batch_size=step_size(batch_size, device="cpu", box=box),
             show=progress,
             on_failure=on_failure,
+            lanes=self._lanes,
         )
 
     # ---- inside ----------------------------------------------------------------------------------
+
+    def _lanes(self, batches: int) -> Lanes | None:
+        return self._graph.lanes(batches) if self._ready and self._graph is not None else None
 
     def _run(self, batch: FloatArray, *, left: int) -> FloatArray:
         """The vectors of a batch, of which `left` images follow."""
@@ -178,6 +182,7 @@ class AutoEncoder:
                     _say(f"{self.name}: exporting to ONNX, once for all later runs")
                     export_onnx(self.encoder, path, check=False)
         graph = OnnxEncoder(path, device="cpu", runtime=self.runtime)
+        graph.any_runtime = self._fallback
         session = graph.session
         verdict = read_verdict(
             self.space.fingerprint, runtime=session.runtime, version=session.version
@@ -235,22 +240,6 @@ def known_graph(space: Space, *, runtime: str) -> OnnxEncoder | None:
         return None
     graph.space = space  # its own name and record of compatibility
     return graph
-
-
-def largest_difference(torch_vectors: FloatArray, graph_vectors: FloatArray) -> float:
-    """Between the two, after both were brought to the length of torch's longest vector."""
-    if torch_vectors.shape != graph_vectors.shape:
-        return float("inf")
-    expected: Any = torch_vectors.astype(np.float64)
-    got: Any = graph_vectors.astype(np.float64)
-    lengths = np.linalg.norm(expected, axis=1, keepdims=True)
-    unit = np.abs(np.linalg.norm(got, axis=1) - 1).max() < 1e-3
-    if unit:
-        expected = expected / np.maximum(lengths, 1e-12)
-    else:
-        expected, got = expected / lengths.max(), got / lengths.max()
-    apart = float(np.abs(expected - got).max())
-    return apart if np.isfinite(apart) else float("inf")
 
 
 def _say(line: str) -> None:

@@ -2,6 +2,7 @@
 
     graphs/<fingerprint>.onnx             the graph
     graphs/<fingerprint>.<runtime>.json   whether that version of the runtime agrees with torch
+    graphs/<fingerprint>.bulk.json        which runtime was faster in a long job
     graphs/sources/<digest>.json          the space that these very files make: with it, an encoder
                                           whose graph is known is opened without torch
 
@@ -14,17 +15,20 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from midspan.data.cache import cache_dir
 from midspan.errors import MidspanError
-from midspan.spaces import Space
+from midspan.spaces import FloatArray, Space
 
 FORMAT = "1"  # raise it when an export changes
+TOLERANCE = 1e-5  # between torch and a graph, in any number of a vector of length 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,18 @@ def write_verdict(fingerprint: str, verdict: Verdict, *, runtime: str, version: 
     _write(_verdict_path(fingerprint, runtime=runtime), told)
 
 
+def read_bulk_runtime(fingerprint: str, *, here: Mapping[str, str]) -> str | None:
+    """The runtime that was faster; None if nobody has measured it, or not `here`."""
+    document = _read(_verdict_path(fingerprint, runtime="bulk"))
+    runtime = document.get("runtime")
+    return str(runtime) if runtime is not None and document.get("here") == dict(here) else None
+
+
+def write_bulk_runtime(fingerprint: str, runtime: str, *, here: Mapping[str, str]) -> None:
+    told = {"runtime": runtime, "here": dict(here)}
+    _write(_verdict_path(fingerprint, runtime="bulk"), told)
+
+
 def read_source(digest: str) -> Space | None:
     """The space that the files of this digest make, if an encoder was loaded from them before."""
     document = _read(_source_path(digest))
@@ -76,6 +92,22 @@ def files_digest(files: list[Path], *, version: str) -> str:
             digest.update(f"\0{file.name}\0".encode())
             digest.update(hashlib.file_digest(stream, "sha256").digest())
     return digest.hexdigest()
+
+
+def largest_difference(torch_vectors: FloatArray, graph_vectors: FloatArray) -> float:
+    """Between the two, after both were brought to the length of torch's longest vector."""
+    if torch_vectors.shape != graph_vectors.shape:
+        return float("inf")
+    expected: Any = torch_vectors.astype(np.float64)
+    got: Any = graph_vectors.astype(np.float64)
+    lengths = np.linalg.norm(expected, axis=1, keepdims=True)
+    unit = np.abs(np.linalg.norm(got, axis=1) - 1).max() < 1e-3
+    if unit:
+        expected = expected / np.maximum(lengths, 1e-12)
+    else:
+        expected, got = expected / lengths.max(), got / lengths.max()
+    apart = float(np.abs(expected - got).max())
+    return apart if np.isfinite(apart) else float("inf")
 
 
 @contextmanager

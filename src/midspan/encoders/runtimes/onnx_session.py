@@ -10,7 +10,7 @@ from midspan.encoders.runtimes.session import Session, import_extra
 from midspan.errors import EncoderError, FormatError
 
 
-def open_onnx(path: Path, *, device: str | None) -> Session:
+def open_onnx(path: Path, *, device: str | None, lanes: int = 1) -> Session:
     runtime = import_extra("onnxruntime", required_for="an encoder in an ONNX file")
     if not path.is_file():
         raise EncoderError(f"{path}: no such ONNX file")
@@ -21,7 +21,7 @@ def open_onnx(path: Path, *, device: str | None) -> Session:
         raise EncoderError(f"ONNX Runtime has no device {device!r} here; it has {there}")
     providers = ["CUDAExecutionProvider"] if device == "cuda" else []
     options = runtime.SessionOptions()
-    options.intra_op_num_threads = cpu_threads()
+    options.intra_op_num_threads = max(1, cpu_threads() // lanes)
     options.log_severity_level = 3  # errors
     # Threads that spin while they wait take the processors from those that decode images.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")

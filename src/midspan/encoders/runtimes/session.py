@@ -24,8 +24,12 @@ class Session:
     version: str  # of the runtime
 
 
-def open_session(path: Path, *, device: str | None, runtime: str = "onnx") -> Session:
-    opened: Session = look_up(GRAPH_RUNTIMES, runtime, what="runtime")(path, device=device)
+def open_session(
+    path: Path, *, device: str | None, runtime: str = "onnx", lanes: int = 1
+) -> Session:
+    """lanes: threads that call `run` at the same time, each with its share of the processors."""
+    opener = look_up(GRAPH_RUNTIMES, runtime, what="runtime")
+    opened: Session = opener(path, device=device, lanes=lanes)
     return opened
 
 
