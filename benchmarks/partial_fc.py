@@ -29,7 +29,7 @@ from torch.multiprocessing.spawn import start_processes
 
 from midspan.losses.cosface import CosFace
 from midspan.losses.partial_fc import PartialFC
-from midspan.training.rows import RowOptimiser
+from midspan.training.class_weights import ClassWeightOptimiser
 from midspan.training.settings import TrainSettings
 
 RESULTS = Path(__file__).parent / "results" / "partial_fc.csv"
@@ -70,7 +70,7 @@ def whole(classes: int, dim: int) -> Callable[[Tensor, Tensor], None]:
 def in_parts(classes: int, dim: int, *, rate: float) -> Callable[[Tensor, Tensor], None]:
     loss = PartialFC(CosFace(), rate=rate)
     loss.prepare(num_classes=classes, dim=dim)
-    optimiser = RowOptimiser(loss, TrainSettings())
+    optimiser = ClassWeightOptimiser(loss, TrainSettings())
 
     def step(vectors: Tensor, labels: Tensor) -> None:
         loss(vectors=vectors, logits=None, labels=labels).backward()

@@ -1,4 +1,4 @@
-"""Imports point one way, and the front door stays light."""
+"""Imports point one way, and `import midspan` stays light."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import midspan
 
 SOURCE = Path(midspan.__file__).parent
 BASE = {
+    "atomic_write",
     "spaces",
     "labels",
     "embedding_files",
@@ -25,7 +26,7 @@ BASE = {
     "html_table",
     "wire",
 }
-# room → rooms it may import, beside the base and itself
+# package → packages that it may import, besides the base and itself
 MAP: dict[str, set[str]] = {
     "data": set(),
     "losses": set(),
@@ -41,79 +42,84 @@ MAP: dict[str, set[str]] = {
 }
 # `Comparison.to_html` writes a page, and imports what makes it when it is called
 WHEN_CALLED = {"evaluation/compare.py": {"reports"}}
-ANYTHING = {"service", "cli", "__main__"}  # may import every room; nobody imports them
+ANYTHING = {"service", "cli", "__main__"}  # may import every package; none imports them
 INSIDE_BASE = {
+    "atomic_write": set[str](),
     "errors": set[str](),
     "deprecation": set[str](),
     "progress": set[str](),
     "wire": {"wire"},
     "html_table": set[str](),
-    "config": {"errors"},
+    "config": {"deprecation", "errors"},
     "evidence": {"errors"},
     "labels": {"errors"},
     "spaces": {"errors", "evidence", "labels", "embedding_files"},
-    "embedding_files": {"errors", "spaces"},
+    "embedding_files": {"atomic_write", "errors", "spaces"},
 }
 
 
-def imported_rooms(file: Path) -> set[str]:
-    rooms = set()
+def imported_packages(file: Path) -> set[str]:
+    packages = set()
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
             parts = node.module.split(".")
             if parts == ["midspan"]:
-                rooms |= {alias.name for alias in node.names}
+                packages |= {alias.name for alias in node.names}
             elif parts[0] == "midspan":
-                rooms.add(parts[1])
+                packages.add(parts[1])
         elif isinstance(node, ast.Import):
             for alias in node.names:
                 parts = alias.name.split(".")
                 if parts[0] == "midspan":
-                    rooms.add(parts[1] if len(parts) > 1 else "midspan")
-    return rooms
+                    packages.add(parts[1] if len(parts) > 1 else "midspan")
+    return packages
 
 
-def room_of(file: Path) -> str:
+def package_of(file: Path) -> str:
     return file.relative_to(SOURCE).parts[0].removesuffix(".py")
 
 
 FILES = sorted(SOURCE.rglob("*.py"))
 
 
-@pytest.mark.parametrize("room", sorted({room_of(file) for file in FILES}))
-def test_imports_follow_the_map(room: str) -> None:
-    if room in ANYTHING or room == "__init__":
+@pytest.mark.parametrize("package", sorted({package_of(file) for file in FILES}))
+def test_package_imports_only_what_the_map_allows(package: str) -> None:
+    if package in ANYTHING or package == "__init__":
         return
-    if room in BASE:
-        allowed = INSIDE_BASE[room]
+    if package in BASE:
+        allowed = INSIDE_BASE[package]
     else:
-        assert room in MAP, f"{room} is not on the map: add it to docs/architecture.md and here"
-        allowed = MAP[room] | BASE | {room}
-    found = {
-        file: imported_rooms(file) - WHEN_CALLED.get(file.relative_to(SOURCE).as_posix(), set())
+        assert package in MAP, (
+            f"{package} is not on the map: add it to docs/architecture.md and here"
+        )
+        allowed = MAP[package] | BASE | {package}
+    imported = {
+        file: imported_packages(file) - WHEN_CALLED.get(file.relative_to(SOURCE).as_posix(), set())
         for file in FILES
-        if room_of(file) == room
+        if package_of(file) == package
     }
     extra = {
-        str(file.relative_to(SOURCE)): sorted(rooms - allowed - {"__version__"})
-        for file, rooms in found.items()
-        if rooms - allowed - {"__version__"}
+        str(file.relative_to(SOURCE)): sorted(packages - allowed - {"__version__"})
+        for file, packages in imported.items()
+        if packages - allowed - {"__version__"}
     }
     assert not extra, f"these may not import that: {extra}"
 
 
-@pytest.mark.parametrize("room", ["gallery", "upgrade", "evaluation", "bridges", "data", "client"])
-def test_light_rooms_do_not_load_torch(room: str) -> None:
-    if not (SOURCE / room).is_dir():
-        pytest.skip(f"{room} is not built yet")
-    code = f"import sys, midspan.{room}; print('torch' in sys.modules)"
+@pytest.mark.parametrize(
+    "package", ["gallery", "upgrade", "evaluation", "bridges", "data", "client"]
+)
+def test_import_of_a_light_package_does_not_load_torch(package: str) -> None:
+    if not (SOURCE / package).is_dir():
+        pytest.skip(f"{package} is not built yet")
+    code = f"import sys, midspan.{package}; print('torch' in sys.modules)"
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     assert result.stdout.strip() == "False"
 
 
-def test_front_door_is_light_and_quick() -> None:
+def test_import_midspan_is_quick_and_loads_no_heavy_library() -> None:
     code = (
         "import json, sys, time; start = time.process_time(); import midspan; "
         "seconds = time.process_time() - start; "

@@ -16,9 +16,9 @@ from midspan.evaluation.protocols import PROTOCOLS
 from midspan.losses import LOSSES
 from midspan.methods import METHODS
 from midspan.training.augment import AUGMENTATIONS
-from midspan.training.samplers import SAMPLERS
 from midspan.upgrade import MODES, ORDERS
 
+SAMPLERS = ("shuffled", "balanced")  # the choices of [train] sampler
 ROOT = Path(__file__).parent.parent
 PAGES = {page.name: page.read_text(encoding="utf-8") for page in (ROOT / "docs").rglob("*.md")}
 

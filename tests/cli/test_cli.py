@@ -293,7 +293,7 @@ def test_ctrl_c_exits_130_and_resumes(trained: Path, tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=240)
     assert process.returncode == 130, err
-    assert "the same command goes on" in err
+    assert "the same command continues" in err
     assert json.loads(out)["error"]["type"] == "Interrupted"
     assert (tmp_path / "r" / "checkpoint.safetensors").exists()
 

@@ -98,6 +98,5 @@ def test_state_survives_a_round_trip(name: str) -> None:
 def test_capabilities_are_stated(name: str) -> None:
     method, _ = prepared(name)
     assert isinstance(method.uses_old, bool)
-    assert isinstance(method.uses_labels, bool)
     assert set(method.directions) <= {"direct", "backward", "forward"}
     assert method.__doc__

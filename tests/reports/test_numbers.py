@@ -39,9 +39,8 @@ def test_a_tiny_difference_is_not_called_zero() -> None:
 
 def test_percent() -> None:
     assert numbers.percent(0.0312) == "3.1 %"
-    assert numbers.signed_percent(-0.5) == "−50.0 %"
     assert numbers.percent(None) == "–"
-    assert numbers.signed_percent(math.nan) == "–"
+    assert numbers.percent(math.nan) == "–"
 
 
 def test_interval() -> None:

@@ -30,9 +30,9 @@ from midspan.losses.partial_fc import PartialFC
 from midspan.methods import METHODS, Method, OldArtifacts
 from midspan.spaces import IntArray, Space
 from midspan.training.batch_norm import synchronised
+from midspan.training.class_weights import whole_classifier
 from midspan.training.distributed import Processes, join_processes
 from midspan.training.loop import TrainingTask, fit
-from midspan.training.row_files import whole_classifier
 from midspan.training.settings import TrainSettings, VariationSettings
 from midspan.training.variations import Variations, make_variations
 from tests.training.test_attributes import striped

@@ -27,9 +27,9 @@ from torch import Tensor, nn
 from midspan.errors import ConfigError, RunError
 from midspan.training.batch_loader import BatchLoader
 from midspan.training.batch_norm import synchronised
+from midspan.training.class_weights import rows_folder
 from midspan.training.distributed import SINGLE_PROCESS, Processes, StepConsensus, join_processes
 from midspan.training.loop import TrainingTask
-from midspan.training.row_files import rows_folder
 from tests.training import process_cases as cases
 
 TOLERANCE = 1e-5
@@ -207,7 +207,7 @@ def test_a_gpu_is_not_chosen_by_number_under_torchrun(monkeypatch: pytest.Monkey
     monkeypatch.setenv("LOCAL_RANK", "1")
     with pytest.raises(ConfigError, match="CUDA_VISIBLE_DEVICES"), join_processes("cuda:1"):
         pass
-    with pytest.raises(ConfigError, match="no GPU"), join_processes("cuda"):
+    with pytest.raises(ConfigError, match="finds no CUDA device"), join_processes("cuda"):
         pass
 
 

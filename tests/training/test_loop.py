@@ -94,7 +94,7 @@ def test_ctrl_c_saves_and_the_same_command_goes_on_to_the_same_weights(
     whole = task()
     expected = run(whole)
     checkpoint = tmp_path / "checkpoint.safetensors"
-    with pytest.raises(Interrupted, match="the same command goes on"):
+    with pytest.raises(Interrupted, match="the same command continues"):
         run(task(stop_at=stop_at), checkpoint=checkpoint)
     resumed = task()
     lines = run(resumed, checkpoint=checkpoint)

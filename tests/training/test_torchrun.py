@@ -82,7 +82,7 @@ def test_killed_then_stopped_then_finished_by_one_process(
         assert process.wait(timeout=300) != 0  # and no hang
     said = told.read_text()
     assert "another process of this run is gone" in said
-    assert "the same command goes on" in said
+    assert "the same command continues" in said
     assert not (out / "metrics.json").exists()
     done = len((out / "log.jsonl").read_text().splitlines())
 
@@ -91,7 +91,7 @@ def test_killed_then_stopped_then_finished_by_one_process(
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=300) != 0
     said = told.read_text()
-    assert said.count("the same command goes on from here") == 1  # one process tells it
+    assert said.count("the same command continues from here") == 1  # one process reports it
     assert not (out / "metrics.json").exists()
     assert (out / "checkpoint.safetensors").exists()
 

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from midspan.data.image_uri import ImageUri
-from midspan.data.shard_names import shard_images
-from midspan.data.shard_source import ShardSource
+from midspan.data.webdataset.by_name import shard_images
+from midspan.data.webdataset.source import ShardSource
 from midspan.errors import DataError, FormatError, ImageError
 
 if TYPE_CHECKING:

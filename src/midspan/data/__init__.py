@@ -10,17 +10,17 @@ from midspan.data.font_glyphs import glyphs
 from midspan.data.from_csv import csv
 from midspan.data.from_folder import folder
 from midspan.data.from_npz import npz, save_npz
-from midspan.data.from_webdataset import webdataset
 from midspan.data.images import Fit, ImageSet, ImageSource, Skipped
 from midspan.data.sklearn_digits import digits
 from midspan.data.split import in_classes, save_csv
+from midspan.data.webdataset.dataset import webdataset
 
 # [data] name = … in a run file
 DATASETS = {
     "npz": "midspan.data.from_npz:npz",
     "folder": "midspan.data.from_folder:folder",
     "csv": "midspan.data.from_csv:csv",
-    "webdataset": "midspan.data.from_webdataset:webdataset",
+    "webdataset": "midspan.data.webdataset.dataset:webdataset",
     "glyphs": "midspan.data.font_glyphs:glyphs",
     "digits": "midspan.data.sklearn_digits:digits",
 }

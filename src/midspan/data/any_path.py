@@ -7,8 +7,8 @@ from pathlib import Path
 from midspan.data.from_csv import csv
 from midspan.data.from_folder import folder
 from midspan.data.from_npz import npz
-from midspan.data.from_webdataset import webdataset
 from midspan.data.images import ImageSet
+from midspan.data.webdataset.dataset import webdataset
 from midspan.errors import DataError
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from midspan.atomic_write import atomic_write
 from midspan.data.images import ImageSet
 from midspan.data.sources import ArraySource, CachedSource
 from midspan.errors import DataError, FormatError
@@ -70,14 +70,8 @@ def save_npz(images: ImageSet, path: str | Path) -> Path:
         arrays |= {"labels": images.labels, "class_name": np.array(images.class_names)}  # an order
     if images.split is not None:
         arrays["split"] = images.split
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, part = tempfile.mkstemp(prefix=f"{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            np.savez(file, **arrays)  # type: ignore[arg-type]
-        os.replace(part, path)
-    finally:
-        Path(part).unlink(missing_ok=True)
+    with atomic_write(path) as temporary, temporary.open("wb") as file:
+        np.savez(file, **arrays)  # type: ignore[arg-type]
     return path
 
 

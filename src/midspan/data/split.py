@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from midspan.atomic_write import atomic_write
 from midspan.data.images import ImageSet
 from midspan.data.sources import FileSource
 from midspan.errors import ConfigError, DataError
@@ -87,20 +88,20 @@ def save_csv(images: ImageSet, path: str | Path) -> Path:
     if not isinstance(images.source, FileSource):
         raise DataError("only images that are files can be listed: from a folder or a CSV")
     base = path.resolve().parent
-    base.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    with part.open("w", encoding="utf-8", newline="") as file:
+    with (
+        atomic_write(path) as temporary,
+        temporary.open("w", encoding="utf-8", newline="") as file,
+    ):
         writer = csv_format.writer(file)
         columns = ["path"] + ["label"] * (images.labels is not None)
         writer.writerow(columns + ["split"] * (images.split is not None))
         for row in range(len(images)):
             real = Path(os.path.abspath(images.source.uri(row)))
-            shown = real.relative_to(base) if real.is_relative_to(base) else real
-            values = [shown.as_posix()]
+            listed = real.relative_to(base) if real.is_relative_to(base) else real
+            values = [listed.as_posix()]
             if images.labels is not None:
                 values.append(str(images.labels[row]))
             if images.split is not None:
                 values.append("test" if images.split[row] else "train")
             writer.writerow(values)
-    part.replace(path)
     return path

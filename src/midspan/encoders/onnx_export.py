@@ -9,7 +9,6 @@ import contextlib
 import copy
 import json
 import logging
-import os
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from midspan.atomic_write import atomic_write
 from midspan.encoders.encoder import Encoder
 from midspan.encoders.onnx import NOTE, file_digest
 from midspan.encoders.runtimes.session import import_extra, open_session
@@ -61,15 +61,10 @@ def export_onnx(encoder: Encoder, path: str | Path, *, check: bool = True) -> Pa
         note["source"] = encoder.backbone.config()["source"]
     note["digest"] = file_digest(model, note)
     onnx.helper.set_model_props(model, {NOTE: json.dumps(note, sort_keys=True)})
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        part.write_bytes(model.SerializeToString())
+    with atomic_write(path) as temporary:
+        temporary.write_bytes(model.SerializeToString())
         if check:
-            _check_against_torch(part, encoder=encoder, wrapped=wrapped)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+            _check_against_torch(temporary, encoder=encoder, wrapped=wrapped)
     return path
 
 

@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from midspan.atomic_write import atomic_write
 from midspan.encoders.embedding import Ids, OnFailure, embed_source, step_size
 from midspan.encoders.encoder import Encoder
 from midspan.encoders.files import find_folder
@@ -76,13 +77,12 @@ class UncertaintyHead(nn.Module):
         path = find_folder(folder) / UNCERTAINTY
         facts = {"inputs": self.inputs, "dim": self.dim, "sub_embeddings": self.sub_embeddings}
         weights = {n: t.detach().cpu().contiguous() for n, t in self.state_dict().items()}
-        part = path.with_suffix(".part")
-        save_file(
-            weights,
-            part,
-            metadata={"facts": json.dumps(facts), "encoder": encoder.fingerprint()},
-        )
-        part.replace(path)
+        with atomic_write(path) as temporary:
+            save_file(
+                weights,
+                temporary,
+                metadata={"facts": json.dumps(facts), "encoder": encoder.fingerprint()},
+            )
         return path
 
 

@@ -51,7 +51,7 @@ class PartialFC(RecognitionLoss):
     Papers: arXiv:2010.05222, arXiv:2203.15565. Default: rate 1, nothing is left out.
 
     The rows are no parameters: they must not be averaged over processes, and only those that were
-    drawn are updated (midspan.training.rows), by what `drawn` remembers of the last step.
+    drawn are updated (midspan.training.class_weights), by what `drawn` remembers of the last step.
     """
 
     def __init__(self, base: RecognitionLoss, *, rate: float = 1.0) -> None:

@@ -68,7 +68,6 @@ class AdvBCT(Method):
     """
 
     uses_old: ClassVar[bool] = True
-    uses_labels: ClassVar[bool] = True
     directions: tuple[str, ...] = ("direct",)
 
     centres: Tensor

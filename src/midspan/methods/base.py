@@ -50,7 +50,6 @@ class Method(nn.Module):
     """
 
     uses_old: ClassVar[bool]
-    uses_labels: ClassVar[bool]
     uses_classifier: bool = False  # needs logits or class_rows; may follow from the settings
     uses_mixed: bool = False  # has a term on mixed images; may follow from the settings
     sgd_lr: float | None = None  # what it learns has SGD of its own with this rate

@@ -45,7 +45,6 @@ class BCT(Method):
     """
 
     uses_old: ClassVar[bool] = True
-    uses_labels: ClassVar[bool] = True
     directions: tuple[str, ...] = ("direct",)
 
     rows: Tensor

@@ -49,7 +49,6 @@ class HotRefresh(Method):
     """
 
     uses_old: ClassVar[bool] = True
-    uses_labels: ClassVar[bool] = True
     directions: tuple[str, ...] = ("direct",)
 
     rows: Tensor

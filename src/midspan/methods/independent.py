@@ -24,7 +24,6 @@ class Independent(Method):
     """
 
     uses_old: ClassVar[bool] = False
-    uses_labels: ClassVar[bool] = True
     directions: tuple[str, ...] = ()
 
     def terms(self, batch: Batch) -> dict[str, Tensor]:

@@ -38,7 +38,6 @@ class L2(Method):
     """
 
     uses_old: ClassVar[bool] = True
-    uses_labels: ClassVar[bool] = False
     directions: tuple[str, ...] = ("direct",)
 
     def __init__(self, *, weight: float = 10.0, dead_zone: float = 0.0) -> None:

@@ -43,7 +43,6 @@ class MixBCT(Method):
     """
 
     uses_old: ClassVar[bool] = True
-    uses_labels: ClassVar[bool] = True
     directions: tuple[str, ...] = ("direct",)
 
     centres: Tensor

@@ -50,8 +50,6 @@ class Simplex(Method):
         []
     """
 
-    uses_labels = True
-
     rows: Tensor
 
     def __init__(

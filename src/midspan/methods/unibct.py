@@ -60,7 +60,6 @@ class UniBCT(Method):
     """
 
     uses_old: ClassVar[bool] = True
-    uses_labels: ClassVar[bool] = True
     directions: tuple[str, ...] = ("direct",)
 
     prototypes: Tensor

@@ -60,11 +60,6 @@ def percent(value: float | None, *, digits: int = 1) -> str:
     return text if text == MISSING else f"{text} %"
 
 
-def signed_percent(value: float | None, *, digits: int = 1) -> str:
-    text = signed(None if value is None else value * 100, digits=digits)
-    return text if text == MISSING else f"{text} %"
-
-
 def interval(bounds: Iterable[float] | None, *, digits: int = 3) -> str:
     """(0.7, 0.75) → '0.700 to 0.750'; a dash would be read as a minus."""
     if bounds is None:

@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from midspan.atomic_write import atomic_write
 from midspan.reports import numbers
 
 if TYPE_CHECKING:
@@ -19,15 +20,10 @@ def render(template: str, context: Mapping[str, Any]) -> str:
 
 
 def write_text(text: str, path: str | Path) -> Path:
-    """UTF-8; the file appears whole or not at all."""
+    """In UTF-8, with the folder that it needs."""
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    try:
-        part.write_text(text, encoding="utf-8", newline="\n")
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    with atomic_write(path) as temporary:
+        temporary.write_text(text, encoding="utf-8", newline="\n")
     return path
 
 

@@ -137,7 +137,7 @@ class Places:
 
 
 def _from_shard(file: Path, member: str, *, most: int) -> bytes:
-    from midspan.data.shard_names import shard_images
+    from midspan.data.webdataset.by_name import shard_images
 
     try:
         shard = shard_images(file, [member])

@@ -1,4 +1,4 @@
-"""Checkpoints: everything the loop needs to go on to the same weights, as one safetensors file.
+"""Checkpoints: everything the loop needs to continue to the same weights, in one safetensors file.
 
 Random numbers are drawn from (seed, step), so no generator state has to be kept.
 """
@@ -6,7 +6,6 @@ Random numbers are drawn from (seed, step), so no generator state has to be kept
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -15,39 +14,37 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from midspan.atomic_write import atomic_write
 from midspan.errors import FormatError
 from midspan.training.optimisers import Optimisers
 
 
 @dataclass(slots=True)
 class Position:
-    """Where the loop stands: the next step to do, and what the current epoch has summed up."""
+    """Where the loop is: the next step, and the sums of the current epoch."""
 
     epoch: int = 0
     step: int = 0  # inside the epoch
     seen: int = 0  # images of this epoch
     seconds: float = 0.0  # of all sessions together
     sums: dict[str, float] = field(default_factory=dict)
-    rows: str = ""  # the files of class rows that belong to it, if the classifier is sharded
+    rows: str = ""  # name of its files of class weights, if the classifier is sharded
 
 
 def save_checkpoint(
     path: Path, *, modules: nn.Module, optimiser: Optimisers, position: Position
 ) -> None:
-    """Written beside, synced, then moved into place: a kill leaves the previous one whole."""
+    """A kill while it is written leaves the previous checkpoint intact."""
     tensors = {f"modules.{name}": value for name, value in modules.state_dict().items()}
     for index, state in _optimiser_states(optimiser).items():
         for name, value in state.items():
             tensors[f"optimiser.{index}.{name}"] = value
-    part = path.with_suffix(".part")
-    save_file(
-        {name: value.detach().cpu().contiguous() for name, value in tensors.items()},
-        part,
-        metadata={"position": json.dumps(asdict(position))},
-    )
-    with part.open("rb") as file:
-        os.fsync(file.fileno())
-    part.replace(path)
+    with atomic_write(path) as temporary:
+        save_file(
+            {name: value.detach().cpu().contiguous() for name, value in tensors.items()},
+            temporary,
+            metadata={"position": json.dumps(asdict(position))},
+        )
 
 
 def load_checkpoint(path: Path, *, modules: nn.Module, optimiser: Optimisers) -> Position:

@@ -196,7 +196,7 @@ def join_processes(device: str | None) -> Iterator[tuple[Processes, torch.device
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         raise ProcessLost(
             f"process {dist.get_rank()} of {world}: another process of this run is gone or has "
-            f"not answered for {STEP_TIMEOUT.seconds // 60} minutes; the same command goes on from "
+            f"not answered for {STEP_TIMEOUT.seconds // 60} minutes; the same command continues from "
             f"the last checkpoint ({str(error).splitlines()[0]})"
         ) from error
     finally:

@@ -7,7 +7,6 @@ with the images, so another head, seed or method finds the same entry.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +17,7 @@ import torch
 from numpy.lib.format import open_memmap
 from torch import Tensor
 
+from midspan.atomic_write import atomic_write
 from midspan.data import ImageSet
 from midspan.data.cache import cache_dir
 from midspan.encoders import Encoder, OnnxEncoder
@@ -146,22 +146,16 @@ def embed_items(
 
 
 def _write(path: Path, cut: Encoder, images: ImageSet, *, show_progress: bool) -> None:
-    """Written under another name and moved into place: several runs may do it at once."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Several runs may write the same file at once."""
     with _fastest(cut, count=len(images)) as runtime:
         embedded = runtime.embed(images, progress=show_progress, on_failure=_leave_out)
-    part = path.with_suffix(f".{os.getpid()}.part")
-    ids = _ids_path(path)
-    try:
-        np.save(part.with_suffix(".ids"), embedded.ids)
-        part.with_suffix(".ids.npy").replace(ids)
-        stored = open_memmap(part, mode="w+", dtype=np.float32, shape=embedded.vectors.shape)
+    with atomic_write(_ids_path(path), sync=False) as temporary, temporary.open("wb") as file:
+        np.save(file, embedded.ids)
+    with atomic_write(path, sync=False) as temporary:
+        stored = open_memmap(temporary, mode="w+", dtype=np.float32, shape=embedded.vectors.shape)
         stored[:] = embedded.vectors
         stored.flush()
         del stored
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 @contextmanager

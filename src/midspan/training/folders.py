@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,6 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from midspan.atomic_write import write_text
 from midspan.config import read_toml
 from midspan.errors import FormatError, MidspanError, RunError
 from midspan.labels import some_names
@@ -25,7 +25,7 @@ CONFIG, ENV, LOG, METRICS = "config.toml", "env.json", "log.jsonl", "metrics.jso
 CHECKPOINT, CLASSIFIER = "checkpoint.safetensors", "classifier.safetensors"
 ENCODER, TENSORBOARD, BRIDGES = "encoder", "tensorboard", "bridges"
 CLASSES = "classes.json"  # the names of the training classes: the place of a name is its number
-CHECKPOINT_ROWS = "checkpoint.rows"  # of a sharded classifier, see row_files.py
+CHECKPOINT_ROWS = "checkpoint.rows"  # of a sharded classifier, see class_weights.py
 
 
 @dataclass(frozen=True)
@@ -71,9 +71,9 @@ class RunFolder:
                 def begin(class_names: Sequence[str]) -> None:
                     if restart:
                         self._clear()
-                    write_whole(self.path / CONFIG, to_toml(config.raw))
+                    write_text(self.path / CONFIG, to_toml(config.raw))
                     if not (self.path / ENV).exists():
-                        write_whole(self.path / ENV, json.dumps(environment(), indent=2) + "\n")
+                        write_text(self.path / ENV, json.dumps(environment(), indent=2) + "\n")
                     self.keep_classes(class_names)
 
                 yield begin
@@ -98,7 +98,7 @@ class RunFolder:
         """Record the classes in their order; a run that continues must find the same ones."""
         path = self.path / CLASSES
         if not path.exists():
-            write_whole(path, json.dumps(list(names), indent=0, ensure_ascii=False) + "\n")
+            write_text(path, json.dumps(list(names), indent=0, ensure_ascii=False) + "\n")
             return
         before = json.loads(path.read_text(encoding="utf-8"))
         if before != list(names):
@@ -119,13 +119,13 @@ class RunFolder:
         return loaded
 
     def write_metrics(self, metrics: Mapping[str, Any]) -> None:
-        write_whole(self.path / METRICS, json.dumps(metrics, indent=2) + "\n")
+        write_text(self.path / METRICS, json.dumps(metrics, indent=2) + "\n")
 
     def log(self, line: Mapping[str, float]) -> None:
         """One line an epoch; a resumed run replaces the lines of the epochs it does again."""
         path = self.path / LOG
         kept = [old for old in self.log_lines() if old["epoch"] < line["epoch"]]
-        write_whole(path, "".join(json.dumps(entry) + "\n" for entry in [*kept, line]))
+        write_text(path, "".join(json.dumps(entry) + "\n" for entry in [*kept, line]))
 
     def log_lines(self) -> list[dict[str, Any]]:
         path = self.path / LOG
@@ -196,16 +196,6 @@ def environment() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
     }
-
-
-def write_whole(path: Path, text: str) -> None:
-    """The file appears whole or not at all."""
-    part = path.with_name(path.name + ".part")
-    with part.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
 
 
 def _difference(before: str, now: str) -> str:

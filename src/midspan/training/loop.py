@@ -1,10 +1,10 @@
-"""The one training loop. Recognition loss + the method's terms, summed and logged by name."""
+"""The training loop: recognition loss and terms of the method, summed and logged by name."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -24,13 +24,18 @@ from midspan.training.augment import chain
 from midspan.training.batch_loader import BatchLoader
 from midspan.training.batch_norm import synchronised
 from midspan.training.checkpoint import Position, load_checkpoint, save_checkpoint
+from midspan.training.class_weights import (
+    class_weight_optimiser,
+    clip,
+    drop_class_weights,
+    load_class_weights,
+    save_class_weights,
+)
 from midspan.training.distributed import SINGLE_PROCESS, Processes, StepConsensus
-from midspan.training.divided import Phases, epoch_batches, recluster
+from midspan.training.divided import Phases, StepPlan, epoch_batches, recluster
 from midspan.training.freeze import train_mode
 from midspan.training.interrupt import interruptible
 from midspan.training.optimisers import make_optimiser
-from midspan.training.row_files import drop_rows, load_rows, save_rows
-from midspan.training.rows import clip, row_optimiser
 from midspan.training.samplers import Balanced, Sampler, Shuffled
 from midspan.training.settings import TrainSettings
 from midspan.training.step import Step
@@ -39,12 +44,12 @@ from midspan.training.views import OldView
 
 OnEpoch = Callable[[Mapping[str, float]], None]
 
-NOTHING, SAVE, STOP = 0, 1, 2  # what a process may wish after a step; the largest is done by all
+NOTHING, SAVE, STOP = 0, 1, 2  # what a process may request after a step; all do the largest
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingTask:
-    """What is learnt from what. Loss and method are prepared already."""
+    """What is trained, and on what. Loss and method are already prepared."""
 
     encoder: Encoder
     loss: RecognitionLoss
@@ -52,8 +57,8 @@ class TrainingTask:
     load: Callable[[IntArray], Tensor]  # rows → network input (B, …)
     labels: IntArray  # (N,)
     old_vectors: Tensor | None  # (N, D_old) unit
-    old_view: OldView | None = None  # the old encoder on what is shown, in place of old_vectors
-    variations: Variations | None = None  # what is done to images, recorded
+    old_view: OldView | None = None  # the old encoder on the same views, instead of old_vectors
+    variations: Variations | None = None  # of the images, recorded
 
 
 def fit(
@@ -67,146 +72,213 @@ def fit(
     on_epoch: OnEpoch | None = None,
     show_progress: bool = True,
 ) -> float:
-    """Train to the end, or on from `checkpoint`. Returns the seconds of training.
+    """Train to the end, or continue from `checkpoint`. Returns the seconds of training.
 
     The first process writes, reports and shows progress; the state is the same in all.
     """
-    modules = Step(
-        encoder=task.encoder,
-        loss=task.loss,
-        method=task.method,
-        decorrelation=task.variations.decorrelation if task.variations else None,
-        recognition_weight=settings.recognition_weight,
-        learners=settings.learners,
-        images=len(task.labels),
-        autocast=partial(autocast, device, settings),
-    ).to(device)
-    optimiser = make_optimiser(modules, settings)
-    class_rows = row_optimiser(task.loss, settings)  # of a sharded classifier
-    position = Position()
-    if checkpoint is not None and checkpoint.exists():
-        position = load_checkpoint(checkpoint, modules=modules, optimiser=optimiser)
-        if class_rows is not None:
-            load_rows(checkpoint, class_rows, name=position.rows)
-    learning = processes.data_parallel(modules, device)
-    sampler = make_sampler(settings)
-    load_batch = BatchLoader(
-        load=task.load,
-        labels=task.labels,
-        old_vectors=task.old_vectors,
-        old_view=task.old_view,
-        mixup=settings.mixup,
-        augmentations=chain(settings.augment),
-        variations=task.variations,
-        processes=processes,
+    trainer = _Trainer(
+        task,
+        settings=settings,
+        seed=seed,
         device=device,
+        processes=processes,
+        checkpoint=checkpoint,
     )
-    phases = Phases.of(settings)
-    steps = len(sampler.batches(task.labels, seed=seed, epoch=0))  # the same in every epoch
-    train_mode(modules)
-
-    def save() -> None:
-        if checkpoint is None:
-            return
-        if class_rows is not None:  # the one thing that is not the same in all
-            position.rows = save_rows(
-                checkpoint, class_rows, epoch=position.epoch, step=position.step
-            )
-            processes.all_gather(None)  # not before every part is on disk
-        if processes.is_first:
-            save_checkpoint(checkpoint, modules=modules, optimiser=optimiser, position=position)
-            drop_rows(checkpoint, keep=position.rows)
-
-    total = settings.epochs * len(task.labels)
-    last_save = started = time.perf_counter()
-    before = position.seconds
-    sums = {name: torch.tensor(value, device=device) for name, value in position.sums.items()}
+    steps, epochs = trainer.steps, settings.epochs
     consensus = StepConsensus(processes)
     with (
         progress.bar(
-            "train", total=total, unit="images", show=show_progress and processes.is_first
+            "train",
+            total=epochs * len(task.labels),
+            unit="images",
+            show=show_progress and processes.is_first,
         ) as done,
         interruptible() as interrupted,
         synchronised(task.encoder, world=processes.world),
     ):
-        for epoch in range(position.epoch, settings.epochs):
-            if position.step == 0 and phases.regroups(epoch, settings.recluster_epochs):
-                recluster(
-                    modules,
-                    load=task.load,
-                    settings=settings,
-                    seed=seed,
-                    again=epoch > phases.first,
-                    processes=processes,
-                )
-            batches = epoch_batches(
-                modules,
-                task.labels,
-                sampler,
-                phases=phases,
-                own_classes=settings.own_classes,
-                steps=steps,
-                seed=seed,
-                epoch=epoch,
-            )
-            for step in range(position.step, steps):
-                global_step = epoch * steps + step
-                torch.manual_seed(step_seed(seed, global_step))  # augmentation, dropout
-                rate = learning_rate(settings, step=global_step, steps_per_epoch=steps)
-                for group in optimiser.param_groups:
-                    group["lr"] = rate * group["factor"]
-
-                plan = batches[step]
-                rows = plan.rows
-                inputs = load_batch(
-                    rows,
-                    learner=plan.learner,
-                    classes=plan.classes,
-                    epoch=epoch,
-                    progress=global_step / (settings.epochs * steps),
-                )
-                terms = learning(inputs)
-                loss = torch.stack(list(terms.values())).sum()
-                optimiser.zero_grad(set_to_none=True)
-                loss.backward()  # type: ignore[no-untyped-call]
-                if settings.clip:
-                    clip(modules.parameters(), class_rows, limit=settings.clip)
-                optimiser.step()
-                if class_rows is not None:
-                    class_rows.step(rate=rate)
-
-                for name, value in terms.items():
-                    sums[name] = sums[name] + value.detach() if name in sums else value.detach()
-                position.step, position.seen = step + 1, position.seen + len(rows)
-                done(len(rows))
-                now = time.perf_counter()
+        for epoch in range(trainer.position.epoch, epochs):
+            batches = trainer.plan_epoch(epoch)
+            for step in range(trainer.position.step, steps):
+                done(trainer.step(batches[step], epoch=epoch, step=step))
                 request = NOTHING
                 if interrupted():
                     request = STOP
-                elif processes.is_first and now - last_save >= settings.checkpoint_seconds:
-                    request, last_save = SAVE, now
+                elif processes.is_first and trainer.is_save_due():
+                    request = SAVE
                 agreed = consensus(request)
                 if agreed:
-                    position.seconds = before + now - started
-                    position.sums = {name: float(value) for name, value in sums.items()}
-                    save()
-                    last_save = time.perf_counter()
+                    trainer.save_progress()
                 if agreed == STOP:
                     raise Interrupted(
-                        f"stopped in epoch {epoch + 1} of {settings.epochs} at step {step + 1} of "
-                        f"{steps}; the same command goes on from here"
+                        f"stopped in epoch {epoch + 1} of {epochs} at step {step + 1} of {steps}; "
+                        "the same command continues from here"
                     )
-            means = {name: float(value) / steps for name, value in sums.items()}
-            check_finite(means, epoch=epoch)
+            line = trainer.finish_epoch(epoch)
             if on_epoch is not None and processes.is_first:
-                last = learning_rate(settings, step=(epoch + 1) * steps - 1, steps_per_epoch=steps)
-                on_epoch({"epoch": epoch + 1, "lr": last, "images": position.seen, **means})
-            position = Position(epoch=epoch + 1, seconds=before + time.perf_counter() - started)
-            sums = {}
+                on_epoch(line)
         consensus.close()
-    save()
-    modules.eval()
-    return position.seconds
+    trainer.save()
+    trainer.modules.eval()
+    return trainer.position.seconds
+
+
+class _Trainer:
+    """The state of a training run, and what each step, epoch and save does to it."""
+
+    def __init__(
+        self,
+        task: TrainingTask,
+        *,
+        settings: TrainSettings,
+        seed: int,
+        device: torch.device,
+        processes: Processes,
+        checkpoint: Path | None,
+    ) -> None:
+        self.task, self.settings, self.seed = task, settings, seed
+        self.processes, self.checkpoint = processes, checkpoint
+        self.modules = Step(
+            encoder=task.encoder,
+            loss=task.loss,
+            method=task.method,
+            decorrelation=task.variations.decorrelation if task.variations else None,
+            recognition_weight=settings.recognition_weight,
+            learners=settings.learners,
+            images=len(task.labels),
+            autocast=partial(autocast, device, settings),
+        ).to(device)
+        self.optimiser = make_optimiser(self.modules, settings)
+        self.class_weights = class_weight_optimiser(task.loss, settings)  # if they are sharded
+        self.position = self._resume()
+        self.forward = processes.data_parallel(self.modules, device)
+        self.sampler = make_sampler(settings)
+        self.load_batch = BatchLoader(
+            load=task.load,
+            labels=task.labels,
+            old_vectors=task.old_vectors,
+            old_view=task.old_view,
+            mixup=settings.mixup,
+            augmentations=chain(settings.augment),
+            variations=task.variations,
+            processes=processes,
+            device=device,
+        )
+        self.phases = Phases.of(settings)
+        # the same number in every epoch
+        self.steps = len(self.sampler.batches(task.labels, seed=seed, epoch=0))
+        train_mode(self.modules)
+        self.sums = {
+            name: torch.tensor(value, device=device) for name, value in self.position.sums.items()
+        }
+        self._seconds_before = self.position.seconds
+        self._started = self._last_save = time.perf_counter()
+
+    def _resume(self) -> Position:
+        if self.checkpoint is None or not self.checkpoint.exists():
+            return Position()
+        position = load_checkpoint(self.checkpoint, modules=self.modules, optimiser=self.optimiser)
+        if self.class_weights is not None:
+            load_class_weights(self.checkpoint, self.class_weights, name=position.rows)
+        return position
+
+    def plan_epoch(self, epoch: int) -> Sequence[StepPlan]:
+        """The batches of this epoch; learners are assigned to clusters first where that is due."""
+        if self.position.step == 0 and self.phases.regroups(epoch, self.settings.recluster_epochs):
+            recluster(
+                self.modules,
+                load=self.task.load,
+                settings=self.settings,
+                seed=self.seed,
+                again=epoch > self.phases.first,
+                processes=self.processes,
+            )
+        return epoch_batches(
+            self.modules,
+            self.task.labels,
+            self.sampler,
+            phases=self.phases,
+            own_classes=self.settings.own_classes,
+            steps=self.steps,
+            seed=self.seed,
+            epoch=epoch,
+        )
+
+    def step(self, plan: StepPlan, *, epoch: int, step: int) -> int:
+        """One batch forward and backward. Returns its number of images."""
+        settings = self.settings
+        global_step = epoch * self.steps + step
+        torch.manual_seed(step_seed(self.seed, global_step))  # augmentation, dropout
+        rate = learning_rate(settings, step=global_step, steps_per_epoch=self.steps)
+        for group in self.optimiser.param_groups:
+            group["lr"] = rate * group["factor"]
+        inputs = self.load_batch(
+            plan.rows,
+            learner=plan.learner,
+            classes=plan.classes,
+            epoch=epoch,
+            progress=global_step / (settings.epochs * self.steps),
+        )
+        terms: Mapping[str, Tensor] = self.forward(inputs)
+        loss = torch.stack(list(terms.values())).sum()
+        self.optimiser.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        if settings.clip:
+            clip(self.modules.parameters(), self.class_weights, limit=settings.clip)
+        self.optimiser.step()
+        if self.class_weights is not None:
+            self.class_weights.step(rate=rate)
+        for name, value in terms.items():
+            before = self.sums.get(name)
+            self.sums[name] = value.detach() if before is None else before + value.detach()
+        self.position.step = step + 1
+        self.position.seen += len(plan.rows)
+        return len(plan.rows)
+
+    def finish_epoch(self, epoch: int) -> dict[str, float]:
+        """The line of the log for this epoch; the position moves to the next one."""
+        means = {name: float(value) / self.steps for name, value in self.sums.items()}
+        check_finite(means, epoch=epoch)
+        last_step = (epoch + 1) * self.steps - 1
+        rate = learning_rate(self.settings, step=last_step, steps_per_epoch=self.steps)
+        line = {"epoch": epoch + 1, "lr": rate, "images": self.position.seen, **means}
+        self.position = Position(epoch=epoch + 1, seconds=self._seconds())
+        self.sums = {}
+        return line
+
+    def is_save_due(self) -> bool:
+        now = time.perf_counter()
+        due = now - self._last_save >= self.settings.checkpoint_seconds
+        if due:
+            self._last_save = now  # asked once, even if the processes agree a step later
+        return due
+
+    def save_progress(self) -> None:
+        """In the middle of an epoch."""
+        self.position.seconds = self._seconds()
+        self.position.sums = {name: float(value) for name, value in self.sums.items()}
+        self.save()
+        self._last_save = time.perf_counter()
+
+    def save(self) -> None:
+        if self.checkpoint is None:
+            return
+        position = self.position
+        if self.class_weights is not None:  # the one thing that differs between processes
+            position.rows = save_class_weights(
+                self.checkpoint, self.class_weights, epoch=position.epoch, step=position.step
+            )
+            self.processes.all_gather(None)  # not before every part is on disk
+        if self.processes.is_first:
+            save_checkpoint(
+                self.checkpoint,
+                modules=self.modules,
+                optimiser=self.optimiser,
+                position=position,
+            )
+            drop_class_weights(self.checkpoint, keep=position.rows)
+
+    def _seconds(self) -> float:
+        return self._seconds_before + time.perf_counter() - self._started
 
 
 def make_sampler(settings: TrainSettings) -> Sampler:

@@ -1,4 +1,9 @@
-"""The old side of a run: its encoder or its vectors, its classifier, and the cached artifacts."""
+"""The old side of a run: its encoder or its vectors, its classifier, and the cached artifacts.
+
+Artifacts are one file of the cache. It is mapped, not read: a machine holds it once. Old vectors
+are the one part that grows with the images, N·D numbers; every process maps the same pages of the
+file and touches only the rows of its batches.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from midspan.atomic_write import atomic_write
 from midspan.data.cache import cache_dir
 from midspan.encoders import Encoder, OnnxEncoder, load_encoder
 from midspan.errors import DataError, FormatError, LabelMismatch, UnknownId
@@ -26,8 +32,10 @@ from midspan.training.distributed import Processes
 from midspan.training.features import embed_items
 from midspan.training.folders import CLASSIFIER
 from midspan.training.inputs import Inputs, Items
-from midspan.training.old_file import artifacts_path, is_whole, read_artifacts, write_artifacts
 from midspan.training.settings import OldSettings
+
+FORMAT = "2"  # raise it when the measures change
+TENSORS = ("vectors", "counts", "centres", "radii", "angles")
 
 
 @dataclass(frozen=True)
@@ -37,18 +45,17 @@ class OldModel:
     space: Space
     encoder: Encoder | OnnxEncoder | None
     stored: Embeddings | None
-    classifier: OldClassifier | None
     class_names: tuple[str, ...]
 
     @classmethod
     def load(cls, settings: OldSettings) -> OldModel:
         if settings.embeddings is not None:
             stored = Embeddings.load(settings.embeddings, space=settings.space)
-            return cls(stored.space, encoder=None, stored=stored, classifier=None, class_names=())
+            return cls(stored.space, encoder=None, stored=stored, class_names=())
         assert settings.run is not None
         encoder = load_encoder(settings.run)
-        classifier, names = read_classifier(Path(settings.run))
-        return cls(encoder.space, encoder, stored=None, classifier=classifier, class_names=names)
+        _, names = read_classifier(Path(settings.run))
+        return cls(encoder.space, encoder, stored=None, class_names=names)
 
     def embed(self, items: Items, *, whole: Items | None = None, show_progress: bool) -> Embeddings:
         """Old vectors of these items, in their order; from the cache if they were made before.
@@ -114,7 +121,7 @@ def artifacts(
 
     def make() -> Path:
         assert old is not None
-        return _made(old, inputs, views=views, show_progress=show_progress)
+        return _cached_artifacts(old, inputs, views=views, show_progress=show_progress)
 
     path = processes.once_per_machine(make)
     classifier, names = (None, ()) if settings.run is None else read_classifier(Path(settings.run))
@@ -134,7 +141,9 @@ class Views:
     vectors: Callable[[], Tensor]  # (K, N, D_old)
 
 
-def _made(old: OldModel, inputs: Inputs, *, views: Views | None, show_progress: bool) -> Path:
+def _cached_artifacts(
+    old: OldModel, inputs: Inputs, *, views: Views | None, show_progress: bool
+) -> Path:
     labels, classes = inputs.labels, len(inputs.class_names)
     # of a file of vectors nobody vouches for what is in it: the vectors themselves are the key
     stored = old.embed(inputs.train, show_progress=False) if old.encoder is None else None
@@ -158,6 +167,39 @@ def _made(old: OldModel, inputs: Inputs, *, views: Views | None, show_progress: 
             ),
         )
     return path
+
+
+def artifacts_path(*key: bytes | str) -> Path:
+    return cache_dir() / "old" / f"{fingerprint(FORMAT, *key)}.safetensors"
+
+
+def is_whole(path: Path) -> bool:
+    """False for a damaged file, which is then written again."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return set(TENSORS) == set(file.keys()) and "space" in (file.metadata() or {})
+    except (SafetensorError, OSError):
+        return False
+
+
+def write_artifacts(path: Path, known: OldArtifacts) -> None:
+    with atomic_write(path, sync=False) as temporary:
+        save_file(
+            {name: getattr(known, name).contiguous() for name in TENSORS},
+            temporary,
+            metadata={"space": known.space.to_json()},
+        )
+
+
+def read_artifacts(
+    path: Path, *, labels: Tensor, classifier: OldClassifier | None, label_map: Tensor
+) -> OldArtifacts:
+    with safe_open(path, framework="pt") as file:
+        space = Space.from_json((file.metadata() or {})["space"], source=str(path))
+        tensors = {name: file.get_tensor(name) for name in TENSORS}
+    return OldArtifacts(
+        space=space, labels=labels, classifier=classifier, label_map=label_map, **tensors
+    )
 
 
 def check_class_names(inputs: Inputs, old: Sequence[str]) -> None:

@@ -26,6 +26,7 @@ from midspan.training.assemble import (
     variations,
 )
 from midspan.training.checks import check_columns, check_config
+from midspan.training.class_weights import drop_class_weights, whole_classifier
 from midspan.training.distributed import Processes, check_shared, join_processes
 from midspan.training.folders import TENSORBOARD, RunFolder
 from midspan.training.freeze import freeze, head_alone
@@ -33,7 +34,6 @@ from midspan.training.inputs import Inputs, loader, read_inputs
 from midspan.training.loop import TrainingTask, fit
 from midspan.training.maps import load_maps, save_maps
 from midspan.training.old import OldModel, check_class_names, save_classifier
-from midspan.training.row_files import drop_rows, whole_classifier
 from midspan.training.scores import scores
 from midspan.training.settings import RunConfig
 from midspan.training.shown import class_views, old_views
@@ -283,7 +283,7 @@ def _train_in(
             encoder.save(folder.encoder)
         folder.write_metrics(metrics)
         folder.checkpoint.unlink(missing_ok=True)  # the encoder is saved: nothing to resume
-        drop_rows(folder.checkpoint)
+        drop_class_weights(folder.checkpoint)
         return metrics
 
     metrics = processes.once(finish)

@@ -66,12 +66,6 @@ class Balanced:
         return rng.choice(group, self.images, replace=len(group) < self.images)
 
 
-SAMPLERS = {
-    "shuffled": "midspan.training.samplers:Shuffled",
-    "balanced": "midspan.training.samplers:Balanced",
-}
-
-
 def _positive(name: str, value: int) -> int:
     if value < 1:
         raise ConfigError(f"{name} = {value}; wanted at least 1")

@@ -29,10 +29,10 @@ __all__ = [  # with the text's own two, which were here before they had a file
 
 @dataclass(frozen=True, kw_only=True)
 class TrainSettings:
-    """[train]: how the loop goes.
+    """[train]: the schedule of the training loop.
 
     Defaults fit small encoders on a CPU: AdamW 1e-3 with weight decay 0.05 and a cosine to zero
-    after one warm-up epoch (benchmarks/tune_training.py, validation classes of the demo's images).
+    after one warm-up epoch. The demo's values: benchmarks/tune_demo.py, on validation classes.
     """
 
     epochs: int = 10

@@ -17,8 +17,8 @@ import numpy as np
 from midspan.data import ImageSet, ImageSource, npz
 from midspan.data.decode import Channels, Fit, Pixels
 from midspan.data.image_uri import ImageUri
-from midspan.data.shard_names import shard_images
 from midspan.data.sources import ArraySource, FileSource
+from midspan.data.webdataset.by_name import shard_images
 from midspan.errors import ConfigError, DataError, EncoderError, FormatError
 from midspan.gallery import Item
 from midspan.spaces import Embeddings, Space

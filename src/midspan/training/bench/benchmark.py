@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from midspan.atomic_write import write_text
 from midspan.config import current_name
 from midspan.errors import RunError
 from midspan.training.bench.plan import Run, make_plan
 from midspan.training.bench.pool import BenchJob, run_jobs
 from midspan.training.bench.rows import make_chains, make_rows
 from midspan.training.bench.settings import BenchSettings
-from midspan.training.folders import CONFIG, environment, write_whole
+from midspan.training.folders import CONFIG, environment
 from midspan.training.run_file import comparable, to_toml
 
 RESULTS = "bench.json"
@@ -60,7 +61,7 @@ def bench(
         "chains": chains,
         "failures": failed,
     }
-    write_whole(out / RESULTS, json.dumps(document, indent=1) + "\n")
+    write_text(out / RESULTS, json.dumps(document, indent=1) + "\n")
     return BenchResult(rows, chains, failed, document)
 
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from midspan.atomic_write import write_text
 from midspan.encoders import load_encoder
 from midspan.errors import DataError
 from midspan.evaluation import backfill_curve, compatibility_matrix, evaluate
 from midspan.spaces import Embeddings, FloatArray, Space
 from midspan.training.features import embed_items
-from midspan.training.folders import write_whole
 from midspan.training.inputs import Items, read_inputs
 from midspan.training.maps import load_maps
 from midspan.training.old import OldModel
@@ -68,7 +68,7 @@ def measure(
             folder, Path(config.old.run), test, whole, metric=how.metric, exclude=exclude
         )
     document = {"how": asdict(how), "test_items": len(test), **results}
-    write_whole(folder / MEASURED, json.dumps(document, indent=1) + "\n")
+    write_text(folder / MEASURED, json.dumps(document, indent=1) + "\n")
 
 
 def _old(

@@ -103,7 +103,7 @@ def run_jobs(jobs: Sequence[BenchJob], *, at_once: int, show_progress: bool) -> 
                 workers.interrupt()
             waiting = _without_hope(waiting, failed)
         if stopped:
-            raise Interrupted("stopped; the same command goes on from here")
+            raise Interrupted("stopped; the same command continues from here")
     return failed
 
 

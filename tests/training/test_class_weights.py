@@ -16,8 +16,14 @@ from midspan.losses import RecognitionLoss
 from midspan.losses.cosface import CosFace
 from midspan.losses.partial_fc import ClassPart, PartialFC
 from midspan.losses.softmax import Softmax
-from midspan.training.row_files import drop_rows, load_rows, rows_folder, save_rows
-from midspan.training.rows import RowOptimiser, clip
+from midspan.training.class_weights import (
+    ClassWeightOptimiser,
+    clip,
+    drop_class_weights,
+    load_class_weights,
+    rows_folder,
+    save_class_weights,
+)
 from midspan.training.settings import TrainSettings
 
 CLASSES, DIM = 11, 4
@@ -66,7 +72,7 @@ def test_every_row_is_a_parameter_of_its_own(kind: Kind, rate: float) -> None:
     rows = [nn.Parameter(row.clone()) for row in held.rows]
     bias = [nn.Parameter(value.clone()) for value in held.bias]
     reference = own_optimiser([*rows, *bias], kind)
-    optimiser = RowOptimiser(loss, settings(kind))
+    optimiser = ClassWeightOptimiser(loss, settings(kind))
     counts = []
     for number, (vectors, labels) in enumerate(batches(12)):
         torch.manual_seed(number)
@@ -89,7 +95,7 @@ def test_every_row_is_a_parameter_of_its_own(kind: Kind, rate: float) -> None:
 
 def test_rows_that_are_not_drawn_keep_all_they_have() -> None:
     loss = prepared(CosFace(), rate=0.3)
-    optimiser = RowOptimiser(loss, settings("adamw"))
+    optimiser = ClassWeightOptimiser(loss, settings("adamw"))
     for number, (vectors, labels) in enumerate(batches(3)):
         before = {key: value.clone() for key, value in optimiser.tensors.items()}
         torch.manual_seed(number)
@@ -107,7 +113,7 @@ def test_rows_that_are_not_drawn_keep_all_they_have() -> None:
 
 def test_the_gradients_of_a_step_are_used_once() -> None:
     loss = prepared(CosFace(), rate=1.0)
-    optimiser = RowOptimiser(loss, settings("sgd"))
+    optimiser = ClassWeightOptimiser(loss, settings("sgd"))
     vectors, labels = batches(1)[0]
     loss(vectors=vectors, logits=None, labels=labels).backward()
     optimiser.step(rate=0.1)
@@ -120,7 +126,7 @@ def test_clipping_counts_the_rows() -> None:
     """As torch does it when the rows are a parameter like all others."""
     other = nn.Parameter(torch.ones(5, dtype=torch.float64))
     loss = prepared(CosFace(), rate=1.0)
-    optimiser = RowOptimiser(loss, settings("sgd"))
+    optimiser = ClassWeightOptimiser(loss, settings("sgd"))
     vectors, labels = batches(1)[0]
     loss(vectors=vectors, logits=None, labels=labels).backward()
     other.grad = torch.full_like(other, 3.0)
@@ -140,20 +146,20 @@ def test_clipping_counts_the_rows() -> None:
 # ---- files --------------------------------------------------------------------------------------
 
 
-def part_of(whole: RowOptimiser, first: int, last: int) -> RowOptimiser:
+def part_of(whole: ClassWeightOptimiser, first: int, last: int) -> ClassWeightOptimiser:
     """What a process would hold that has only these classes."""
     loss = PartialFC(CosFace())
     rows = whole.tensors["rows"]
     loss._held = ClassPart(first, last, CLASSES, rows[first:last].clone(), None)
-    part = RowOptimiser(loss, whole.settings)
+    part = ClassWeightOptimiser(loss, whole.settings)
     for key, value in part.tensors.items():
         value.copy_(whole.tensors[key][first:last])
     return part
 
 
-def trained() -> RowOptimiser:
+def trained() -> ClassWeightOptimiser:
     loss = prepared(CosFace(), rate=0.5)
-    optimiser = RowOptimiser(loss, settings("adamw"))
+    optimiser = ClassWeightOptimiser(loss, settings("adamw"))
     for vectors, labels in batches(4):
         loss(vectors=vectors, logits=None, labels=labels).backward()
         optimiser.step(rate=0.1)
@@ -166,37 +172,37 @@ def test_rows_come_back_on_another_number_of_processes(
 ) -> None:
     whole, checkpoint = trained(), tmp_path / "checkpoint.safetensors"
     for first, last in ((0, 3), (3, 7), (7, 11)):
-        name = save_rows(checkpoint, part_of(whole, first, last), epoch=2, step=5)
+        name = save_class_weights(checkpoint, part_of(whole, first, last), epoch=2, step=5)
     for first, last in pairwise(cuts):
         part = part_of(whole, first, last)
         for value in part.tensors.values():
             value.fill_(-1.0)
-        load_rows(checkpoint, part, name=name)
+        load_class_weights(checkpoint, part, name=name)
         for key, value in part.tensors.items():
             assert torch.equal(value, whole.tensors[key][first:last])
 
 
 def test_files_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     whole, checkpoint = trained(), tmp_path / "checkpoint.safetensors"
-    name = save_rows(checkpoint, part_of(whole, 0, 5), epoch=0, step=1)
+    name = save_class_weights(checkpoint, part_of(whole, 0, 5), epoch=0, step=1)
     with pytest.raises(FormatError, match="of the classes 0 to 11 only 5 are there"):
-        load_rows(checkpoint, whole, name=name)
-    sgd = RowOptimiser(whole.loss, settings("sgd"))
+        load_class_weights(checkpoint, whole, name=name)
+    sgd = ClassWeightOptimiser(whole.loss, settings("sgd"))
     with pytest.raises(FormatError, match="another classifier"):
-        load_rows(checkpoint, sgd, name=name)
+        load_class_weights(checkpoint, sgd, name=name)
     file = next(rows_folder(checkpoint).iterdir())
     file.write_bytes(file.read_bytes()[:50])
     with pytest.raises(FormatError, match="not readable"):
-        load_rows(checkpoint, whole, name=name)
+        load_class_weights(checkpoint, whole, name=name)
 
 
 def test_files_of_older_checkpoints_go(tmp_path: Path) -> None:
     whole, checkpoint = trained(), tmp_path / "checkpoint.safetensors"
-    old = save_rows(checkpoint, whole, epoch=0, step=1)
-    new = save_rows(checkpoint, whole, epoch=0, step=11)
-    drop_rows(checkpoint, keep=new)
-    load_rows(checkpoint, whole, name=new)
+    old = save_class_weights(checkpoint, whole, epoch=0, step=1)
+    new = save_class_weights(checkpoint, whole, epoch=0, step=11)
+    drop_class_weights(checkpoint, keep=new)
+    load_class_weights(checkpoint, whole, name=new)
     with pytest.raises(FormatError):
-        load_rows(checkpoint, whole, name=old)
-    drop_rows(checkpoint)
+        load_class_weights(checkpoint, whole, name=old)
+    drop_class_weights(checkpoint)
     assert not rows_folder(checkpoint).exists()

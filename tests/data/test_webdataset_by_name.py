@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from midspan.data import shard_names
-from midspan.data.shard_index import ShardIndex
-from midspan.data.shard_names import shard_images
+from midspan.data.webdataset import by_name
+from midspan.data.webdataset.by_name import shard_images
+from midspan.data.webdataset.index import ShardIndex
 from midspan.errors import DataError, ImageError
 from tests.data.shards import picture, write_shard
 
@@ -83,10 +83,10 @@ def test_a_shard_is_walked_once_until_it_changes(
         walked.append(path)
         return real(path, size, changed)
 
-    real = shard_names._walk
-    monkeypatch.setattr(shard_names, "_walk", walk)
+    real = by_name._walk
+    monkeypatch.setattr(by_name, "_walk", walk)
     for _ in range(2):
-        shard_names._index.cache_clear()  # a process that begins
+        by_name._index.cache_clear()  # a process that begins
         assert shard_images(path, ["1.png"]).read(0) == picture(1)
     assert walked == [path]
     write_shard(path, {"0.png": picture(0), "1.png": picture(9)})

@@ -12,10 +12,10 @@ from typing import Literal
 import numpy as np
 
 from midspan.data.images import TEST, TRAIN, ImageSet
-from midspan.data.shard_index import ShardIndex
-from midspan.data.shard_samples import SampleSpec, read_index
-from midspan.data.shard_source import Shard, ShardSource
 from midspan.data.sources import in_threads
+from midspan.data.webdataset.index import ShardIndex
+from midspan.data.webdataset.samples import SampleSpec, read_index
+from midspan.data.webdataset.source import Shard, ShardSource
 from midspan.errors import DataError, ImageError, MissingDependency
 from midspan.spaces import StrArray
 

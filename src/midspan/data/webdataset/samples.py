@@ -17,8 +17,8 @@ import numpy as np
 
 from midspan.data.decode import MAX_BYTES, SUFFIXES, decode_image, open_checked
 from midspan.data.images import Skipped
-from midspan.data.shard_index import ShardIndex, cached_index
-from midspan.data.tar_members import CONTROL, Member, members
+from midspan.data.webdataset.index import ShardIndex, cached_index
+from midspan.data.webdataset.tar_members import CONTROL, Member, members
 from midspan.errors import DataError, FormatError, ImageError, MissingDependency
 
 MAX_TEXT = 2**20  # bytes of a label or of a JSON entry

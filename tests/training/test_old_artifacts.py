@@ -9,7 +9,7 @@ import torch
 
 from midspan.methods import old as methods_old
 from midspan.methods.mixbct import _reach
-from midspan.training.old_file import artifacts_path, is_whole, read_artifacts, write_artifacts
+from midspan.training.old import artifacts_path, is_whole, read_artifacts, write_artifacts
 from tests.methods.small import old_artifacts, old_classifier
 
 

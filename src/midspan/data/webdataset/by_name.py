@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from midspan.data.decode import SUFFIXES
-from midspan.data.shard_index import ShardIndex, cached_index
-from midspan.data.shard_source import NOT_THERE, Shard, ShardSource
-from midspan.data.tar_members import members
+from midspan.data.webdataset.index import ShardIndex, cached_index
+from midspan.data.webdataset.source import NOT_THERE, Shard, ShardSource
+from midspan.data.webdataset.tar_members import members
 from midspan.errors import DataError, FormatError
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 import warnings
 import zipfile
 from collections.abc import Callable, Mapping
@@ -14,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from midspan.atomic_write import atomic_write
 from midspan.data.cache import cache_dir
 from midspan.data.images import Skipped
 from midspan.errors import DataError
@@ -73,11 +72,8 @@ def _save(index: ShardIndex, place: Path) -> None:
         **{f"column{number}": column for number, column in enumerate(index.columns.values())},
     }
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        number, part = tempfile.mkstemp(prefix=place.stem, suffix=".part", dir=place.parent)
-        with os.fdopen(number, "wb") as file:
+        with atomic_write(place, sync=False) as temporary, temporary.open("wb") as file:
             np.savez(file, **arrays)
-        os.replace(part, place)
     except OSError as error:
         warnings.warn(f"{place}: the index was not kept ({error.strerror})", stacklevel=2)
 
