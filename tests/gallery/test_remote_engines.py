@@ -17,7 +17,7 @@ from midspan.gallery import Draft, Gallery
 from midspan.gallery.engines import remote as remote_module
 from midspan.gallery.engines.base import Engine, SearchRequest, pair_scores, prepare
 from midspan.gallery.engines.remote import SpaceCandidates, best_of, find_candidates
-from midspan.gallery.filters import Eq, Exists, Filter, In, Not, Range, matches
+from midspan.gallery.filters import Eq, Exists, Filter, In, Not, Range
 from midspan.gallery.maintenance import Maintenance
 from midspan.spaces import Embeddings, FloatArray, Metric, Space
 from tests.gallery.conftest import Locate, engines, locator
@@ -184,33 +184,6 @@ def change(gallery: Gallery, live: tuple[str, ...]) -> None:
 
 
 # ---- filters and equal scores
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:Local mode is not recommended")
-def test_rare_filters_above_20000_rows_find_the_k_best(remote: Locate) -> None:
-    count, rng = 20_500, np.random.default_rng(3)
-    vectors = unit(rng, count)
-    rare = set(rng.choice(count, 30, replace=False).tolist())
-    payloads = [
-        {"rare": True} if number in rare else {"common": number % 7} for number in range(count)
-    ]
-    ids = [f"i{number:05}" for number in range(count)]
-    query = unit(rng, 2)
-    with Gallery.create(remote(), OLD) as gallery:
-        for at in range(0, count, 5000):
-            part = Embeddings(
-                ids=np.array(ids[at : at + 5000]), vectors=vectors[at : at + 5000], space=OLD
-            )
-            made = [Draft(id, payload=payloads[int(id[1:])]) for id in part.ids.tolist()]
-            gallery.put_drafts(made, [part], mode="add")
-        for filter in (Eq("rare", True), ~Exists("common"), Eq("common", None)):
-            passing = [n for n in range(count) if matches(filter, payloads[n])]
-            hits = view(gallery, query, k=10, filter=filter)
-            for one, got in zip(query, hits, strict=True):
-                scores = reference(one, vectors[passing], "cosine")
-                best = sorted(zip((-scores).tolist(), passing, strict=True))[:10]
-                assert [(hit.id, -hit.score) for hit in got] == [(ids[n], s) for s, n in best]
 
 
 def reference(query: FloatArray, vectors: FloatArray, metric: Metric) -> FloatArray:
