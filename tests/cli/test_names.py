@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import typer
 from PIL import Image
+from rich.text import Text
 
+import midspan as ms
 from midspan import Embeddings, Space
 from midspan.cli import app, doctor
 from midspan.cli.verbs import OLD_NAMES
+from midspan.evaluation.protocols import PROTOCOLS
 from tests.cli.conftest import Command
 
 ROOT = Path(__file__).parents[2]
@@ -27,6 +31,150 @@ def test_no_verb_shows_a_name_of_earlier_versions() -> None:
         return {flag for one in command.params for flag in one.opts}  # type: ignore[attr-defined]
 
     assert not flags(typer.main.get_command(app)) & set(OLD_NAMES)
+
+
+def verbs() -> dict[str, Any]:
+    """Every command by its words."""
+    found: dict[str, Any] = {}
+
+    def walk(command: Any, words: str) -> None:
+        for name, inner in getattr(command, "commands", {}).items():
+            walk(inner, f"{words} {name}".strip())
+        if not hasattr(command, "commands"):
+            found[words] = command
+
+    walk(typer.main.get_command(app), "")
+    return found
+
+
+def flags_of(command: Any) -> set[str]:
+    return {flag for one in command.params for flag in one.opts}
+
+
+@pytest.mark.parametrize(
+    ("flag", "names"),
+    [
+        ("--exclude-column", ["eval", "compare", "gate", "bench"]),
+        ("--metric", ["eval", "compare", "gate", "bench", "bridge compare"]),
+        ("--batch-size", ["embed", "gallery create", "gallery add", "upgrade run"]),
+        ("--vectors", ["gallery create", "gallery add", "gallery search", "bridge apply"]),
+        ("--runtime", ["embed", "gallery create", "gallery add", "gallery search"]),
+        ("--device", ["train", "embed", "gallery create", "gallery add", "gallery search"]),
+        ("--out", ["train", "embed", "export", "bridge fit", "bridge apply", "data split"]),
+    ],
+)
+def test_one_thing_has_one_name_on_every_verb(flag: str, names: list[str]) -> None:
+    found = verbs()
+    assert [name for name in names if flag not in flags_of(found[name])] == []
+
+
+def test_metric_is_a_measure_and_distance_is_of_vectors(midspan: Command, tmp_path: Path) -> None:
+    adopt = flags_of(verbs()["gallery adopt"])
+    assert "--distance" in adopt
+    assert "--metric" not in adopt
+    np.save(tmp_path / "v.npy", np.eye(3, dtype=np.float32))
+    (tmp_path / "ids.txt").write_text("a\nb\nc\n")
+    words = ["--from", tmp_path / "v.npy", "--ids", tmp_path / "ids.txt", "--space-name", "s"]
+    for flag in ("--distance", "--metric"):  # the former name keeps working
+        place = tmp_path / f"{flag[2:]}.midspan"
+        code, _, err = midspan("gallery", "adopt", place, *words, flag, "l2")
+        assert code == 0, err
+        with ms.Gallery.open(place) as gallery:
+            assert gallery.space.metric == "l2"
+
+
+def test_no_help_text_loses_characters() -> None:
+    """Square brackets are markup to rich: what is not escaped is not shown."""
+    for name, command in verbs().items():
+        texts = [command.help or "", *(getattr(one, "help", "") or "" for one in command.params)]
+        for text in texts:
+            assert Text.from_markup(text).plain == text.replace("\\[", "["), (name, text)
+
+
+def test_help_lists_bridges_before_galleries_and_every_protocol(midspan: Command) -> None:
+    _, out, _ = midspan("--help")
+    assert out.index("Bridge encoders") < out.index("Store, search")
+    shown = next(one.help for one in verbs()["eval"].params if one.name == "protocol")
+    assert [name for name in PROTOCOLS if name not in shown] == []
+
+
+def test_exclude_column_of_eval_and_gate_leaves_same_values_out(
+    midspan: Command, tmp_path: Path
+) -> None:
+    """Each item's nearest one of its class is of its own shop; the other shop's is wrong."""
+    points = [[1, 0], [1, 0.01], [-1, 0.5], [0, 1], [0.01, 1], [-0.5, -1]]
+    vectors = np.array(points, dtype=np.float32)
+    columns = {"labels": np.array(list("aaabbb")), "shop": np.array([1, 1, 2, 1, 1, 2])}
+    made = Embeddings(np.arange(6).astype(np.str_), vectors, Space("tiny", 2), columns)
+    file = made.save(tmp_path / "a.npz")
+    values = []
+    for words in ([], ["--exclude-column", "shop"]):
+        code, out, err = midspan("eval", "--query", file, "--metric", "recall@1", "--json", *words)
+        assert code == 0, err
+        values.append(json.loads(out)["metrics"]["recall@1"])
+    assert values[0] > 0.6 > values[1]
+    moved = Embeddings(made.ids, -vectors[:, ::-1], Space("moved", 2))
+    plain, excluded = (
+        ms.gate(before=made, after=moved, exclude_column=one).checks[0] for one in (None, "shop")
+    )
+    assert plain.value == excluded.value == 1.0  # a rotation changes nothing
+    asked = ["--before", str(file), "--after", str(file), "--json", "--exclude-column", "shop"]
+    code, out, err = midspan("gate", *asked)
+    assert code in (0, 1, 3), err
+    assert midspan("gate", *words[:-2], "nothing")[0] == 2
+    code, _, err = midspan("eval", "--query", file, "--protocol", "sop", "--exclude-column", "shop")
+    assert (code, "says itself what does not count" in err) == (2, True)
+
+
+def test_bridge_compare_measures_by_the_metric_that_is_asked_for(
+    midspan: Command, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(10), 8)
+    points = np.eye(10)[labels] + 0.3 * rng.normal(size=(80, 10))
+    ids = np.arange(80).astype(np.str_)
+    for name, turned in (("a", points), ("b", points @ rng.normal(size=(10, 10)))):
+        made = Embeddings(ids, turned.astype(np.float32), Space(name, 10), {"labels": labels})
+        made.save(tmp_path / f"{name}.npz")
+    words = ["--source", str(tmp_path / "a.npz"), "--target", str(tmp_path / "b.npz"), "--json"]
+    words += ["--methods", "procrustes"]
+    for metric, shown in (("map", "mAP"), ("mrr", "MRR")):
+        code, out, err = midspan("bridge", "compare", *words, "--metric", metric)
+        assert code in (0, 1, 3), err
+        assert shown in json.loads(out)["metric"]
+    assert midspan("bridge", "compare", *words, "--metric", "ndcg")[0] == 2
+
+
+def test_batch_size_of_gallery_create_reaches_the_encoder(
+    midspan: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from midspan.encoders import build_encoder, embedding
+
+    folder = build_encoder(backbone="small-cnn", dim=8, name="tiny").save(tmp_path / "encoder")
+    (tmp_path / "photos").mkdir()
+    for number in range(5):
+        Image.new("RGB", (9, 9), (50 * number, 9, 9)).save(tmp_path / "photos" / f"{number}.png")
+    sizes: list[int] = []
+    blocks = embedding._blocks
+
+    def noted(count: int, size: int) -> Any:
+        sizes.append(size)
+        return blocks(count, size)
+
+    monkeypatch.setattr(embedding, "_blocks", noted)
+    images = ["--images", tmp_path / "photos", "--encoder", folder, "--runtime", "torch"]
+    code, _, err = midspan("gallery", "create", tmp_path / "a.midspan", *images, "--batch-size", 2)
+    assert (code, set(sizes)) == (0, {2}), err
+
+
+def test_unknown_class_of_data_split_names_some(midspan: Command, tmp_path: Path) -> None:
+    for kind in ("ant", "bee", "cat", "dog"):
+        (tmp_path / "photos" / kind).mkdir(parents=True)
+        Image.new("RGB", (4, 4)).save(tmp_path / "photos" / kind / "1.png")
+    words = ["--classes", "zebra", "--out", tmp_path / "a.csv"]
+    code, _, err = midspan("data", "split", tmp_path / "photos", *words)
+    assert code == 2
+    assert "'ant', 'bee', 'cat' … (4 names)" in err
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -68,11 +68,26 @@ class Comparison:
         return asdict(self)
 
 
+def _as_asked(
+    source: Embeddings, target: Embeddings, metric: str | None
+) -> tuple[Embeddings, Embeddings]:
+    """Labels decide what is measured: "mrr" looks away from them, "map" requires them."""
+    if metric == "mrr":
+        nothing = dict[str, Column]()
+        return replace(source, columns=nothing), replace(target, columns=nothing)
+    if metric == "map" and source.labels is None and target.labels is None:
+        raise EvaluationError("metric = 'map' needs labels; without labels use 'mrr'")
+    if metric not in (None, "map"):
+        raise EvaluationError(f"metric = {metric!r}; expected 'map' or 'mrr'")
+    return source, target
+
+
 def compare_bridges(
     source: Embeddings,
     target: Embeddings,
     *,
     candidates: Sequence[Candidate] = SOLVED,
+    metric: str | None = None,
     folds: int = 5,
     gallery_size: int | None = None,
     draws: int = 1000,
@@ -80,6 +95,8 @@ def compare_bridges(
     progress: bool = False,
 ) -> Comparison:
     """Cross-validated retention of each candidate, beside no bridge at all.
+
+    metric: "map" or "mrr"; by default "map" if there are labels.
 
     With labels whole classes are held out, and other items of the class are wanted (mAP, the
     query's own item left out); without labels each query wants its own item (MRR, which is 1 on
@@ -94,7 +111,7 @@ def compare_bridges(
     """
     if gallery_size is not None and gallery_size < 1:
         raise EvaluationError(f"gallery_size = {gallery_size}; expected 1 or more")
-    pairs = Pairs.of(source, target)
+    pairs = Pairs.of(*_as_asked(source, target, metric))
     size = gallery_size or len(pairs)
     trial = Trial(pairs, folds=folds, seed=seed)
     judge = Judge(trial, samples=list(trial.resampled(draws, seed)), size=size)

@@ -7,7 +7,7 @@ import os
 import sys
 import traceback
 import warnings
-from typing import TextIO
+from typing import Any, TextIO
 
 import typer
 
@@ -30,9 +30,25 @@ from midspan.cli.flags import with_flags
 from midspan.cli.verbs import Verbs
 from midspan.errors import Interrupted, MidspanError, MissingDependency
 
+START, LEARN, BRIDGE = "Start here", "Learn", "Bridge encoders that exist"
+MEASURE, SERVE, HELP = "Measure", "Store, search and upgrade", "Look around"
+PANELS = (START, LEARN, MEASURE, BRIDGE, SERVE, HELP)
+
+
+class Panels(Verbs):
+    """The verbs as `--help` lists them: families in this order, groups of verbs among them."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        def place(name: str) -> int:
+            panel = getattr(self.commands[name], "rich_help_panel", None)
+            return PANELS.index(panel) if panel in PANELS else len(PANELS)
+
+        return sorted(super().list_commands(ctx), key=place)
+
+
 app = typer.Typer(
     name="midspan",
-    cls=Verbs,
+    cls=Panels,
     help="Change the embedding model of a visual search service while it goes on serving.",
     no_args_is_help=True,
     rich_markup_mode="rich",
@@ -40,9 +56,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=exits.TEXT,
 )
-
-START, LEARN, BRIDGE = "Start here", "Learn", "Bridge encoders that exist"
-MEASURE, SERVE, HELP = "Measure", "Store, search and upgrade", "Look around"
 
 app.command("demo", rich_help_panel=START)(demo.demo)
 app.command("train", rich_help_panel=LEARN)(train.train)

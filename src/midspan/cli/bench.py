@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from midspan.cli import exits
+from midspan.cli.evaluate import EXCLUDE
 from midspan.cli.output import JSON_OPTION, percent, print_json, print_table
 from midspan.cli.outputs import PAGE, check_file, check_folder
 from midspan.errors import ConfigError
@@ -43,9 +44,7 @@ def bench(
     epochs: Annotated[int, typer.Option(min=1, help="Epochs of every encoder.")] = 10,
     seeds: Annotated[int, typer.Option(min=1, help="How often all is repeated.")] = 3,
     metric: Annotated[str, typer.Option(help="map, recall@1 …")] = "map",
-    exclude_column: Annotated[
-        str | None, typer.Option(help="Items that share it with the query do not count.")
-    ] = None,
+    exclude_column: Annotated[str | None, EXCLUDE] = None,
     validation: Annotated[
         bool, typer.Option("--validation", help="Judge by classes cut from the training classes.")
     ] = False,
@@ -53,7 +52,9 @@ def bench(
     chain: Annotated[
         str | None, typer.Option(help="Methods (or all) that train chains of three too.")
     ] = None,
-    settings: Annotated[Path | None, typer.Option(help="TOML: [train] …, [methods.NAME] …")] = None,
+    settings: Annotated[
+        Path | None, typer.Option(help=r"TOML: \[train] …, \[methods.NAME] …")
+    ] = None,
     change: Annotated[
         list[str] | None,
         typer.Option("--set", help="train.lr=1e-3, methods.bct.weight=2 … May be repeated."),

@@ -103,6 +103,13 @@ def compare(
     methods: Annotated[
         str, typer.Option(help="Comma-separated, or 'all'; default: those that are solved.")
     ] = "",
+    metric: Annotated[
+        str | None,
+        typer.Option(
+            help="map (others of the class are wanted) or mrr (the own item is); default: map if "
+            "there are labels."
+        ),
+    ] = None,
     min_retention: Annotated[float, typer.Option(help="Limit of the verdict.")] = 0.95,
     gallery_size: Annotated[
         int | None,
@@ -129,6 +136,7 @@ def compare(
         spaces.load(source, "source"),
         spaces.load(target, "target"),
         candidates=candidates or SOLVED,
+        metric=metric,
         folds=folds,
         gallery_size=gallery_size,
         progress=True,

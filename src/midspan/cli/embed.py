@@ -12,7 +12,7 @@ from midspan.cli.embed_ray import embed_set
 from midspan.cli.output import JSON_OPTION, print_json, print_table
 from midspan.cli.outputs import EMBEDDINGS, FORCE, ONNX, check_file
 from midspan.cli.ray_workers import GPUS, RAY, SHIP, WORKERS, workers_from
-from midspan.cli.runtime import RUNTIME, RuntimeName
+from midspan.cli.runtime import DEVICE, RUNTIME, RuntimeName
 from midspan.cli.spaces import SPACE, SpaceNames
 from midspan.errors import ConfigError, DataError, EncoderError
 
@@ -40,7 +40,7 @@ def embed(
         int | None,
         typer.Option(min=1, help="Default 256; on a CPU 64 or fewer images; with --ray 256."),
     ] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 …")] = None,
+    device: Annotated[str | None, DEVICE] = None,
     runtime: Annotated[RuntimeName, RUNTIME] = "auto",
     ray: Annotated[str | None, RAY] = None,
     workers: Annotated[int | None, WORKERS] = None,

@@ -16,15 +16,19 @@ if TYPE_CHECKING:
     from midspan.data import ImageSet
     from midspan.evaluation import Comparison
 
+EXCLUDE = typer.Option(help="Column: items that share its value with the query do not count.")
+PROTOCOL = (
+    "leave-one-out, query-gallery, sop, cub, inshop, market1501, roxford, rparis, gldv2, lfw, "
+    "ijbc-1v1, ijbc-1vn, ijbs or tinyface; default: by whether there is a --gallery."
+)
+
 
 def evaluate(
     query: Annotated[Path, typer.Option(help="Embeddings that ask: .npz or .parquet.")],
     gallery: Annotated[
         Path | None, typer.Option(help="Embeddings that are searched; default: leave one out.")
     ] = None,
-    protocol: Annotated[
-        str | None, typer.Option(help="leave-one-out, query-gallery, market1501 …")
-    ] = None,
+    protocol: Annotated[str | None, typer.Option(help=PROTOCOL)] = None,
     metrics: Annotated[
         str | None,
         typer.Option(
@@ -34,6 +38,7 @@ def evaluate(
     root: Annotated[
         Path | None, typer.Option(help="Folder of the data set's own lists, where it has some.")
     ] = None,
+    exclude_column: Annotated[str | None, EXCLUDE] = None,
     direct: Annotated[
         bool, typer.Option("--direct", help="Compare two spaces even if nothing connects them.")
     ] = False,
@@ -46,7 +51,14 @@ def evaluate(
 
     spaces = SpaceNames.of(space, "query", "gallery")
     name = protocol or ("leave-one-out" if gallery is None else "query-gallery")
-    settings = {"name": name} if root is None else {"name": name, "root": root}
+    settings: dict[str, object] = {"name": name} if root is None else {"name": name, "root": root}
+    if exclude_column is not None:
+        if name not in ("leave-one-out", "query-gallery"):
+            raise ConfigError(
+                f"--exclude-column: the protocol {name} says itself what does not count; it is for "
+                "leave-one-out and query-gallery"
+            )
+        settings["exclude_column"] = exclude_column
     chosen = build(PROTOCOLS, settings, what="protocol")
     result = chosen.evaluate(
         spaces.load(query, "query"),
@@ -90,10 +102,7 @@ def compare(
         Path | None, typer.Option(help="Map between the two spaces, made by `bridge fit`.")
     ] = None,
     metric: Annotated[str, typer.Option(help="map, recall@1, map@r …")] = "map",
-    exclude_column: Annotated[
-        str | None,
-        typer.Option("--exclude-column", help="Items that share its value are not counted."),
-    ] = None,
+    exclude_column: Annotated[str | None, EXCLUDE] = None,
     group: Annotated[str | None, typer.Option(help="Column to break the results down by.")] = None,
     images: Annotated[
         Path | None, typer.Option(help="Image folder, .csv, .npz or .tar, for the page.")

@@ -12,7 +12,7 @@ from midspan.cli import exits, gallery_adopt, gallery_backup
 from midspan.cli.gallery_items import create_or_continue, items_from, mark_filled, with_further
 from midspan.cli.indexes import build_indexes, index_words
 from midspan.cli.output import JSON_OPTION, print_json, print_table
-from midspan.cli.runtime import RUNTIME, RuntimeName
+from midspan.cli.runtime import BATCH, DEVICE, RUNTIME, Computing, RuntimeName
 from midspan.cli.spaces import SPACE, SpaceNames
 from midspan.cli.verbs import Verbs
 from midspan.errors import ConfigError
@@ -52,6 +52,8 @@ def create(
     group_by: Annotated[str | None, GROUP_BY] = None,
     space: Annotated[list[str] | None, SPACE] = None,
     runtime: Annotated[RuntimeName, RUNTIME] = "auto",
+    device: Annotated[str | None, DEVICE] = None,
+    batch_size: Annotated[int | None, BATCH] = None,
     quantise: Annotated[
         str, typer.Option(help="Vectors in memory: none (float32), int8 or binary; files only.")
     ] = "none",
@@ -67,7 +69,8 @@ def create(
     chosen = check_quantise(quantise)
     if chosen != "none":
         refuse_quantise(parse_location(location).scheme, chosen)
-    items = items_from(embeddings, images, encoder, group_by, space, runtime=runtime)
+    how = Computing(runtime, device, batch_size)
+    items = items_from(embeddings, images, encoder, group_by, space, computing=how)
     with create_or_continue(location, items, quantise=chosen) as gallery:
         items.write(gallery, replace=False, skip_present=True)
         mark_filled(gallery, items)
@@ -86,6 +89,8 @@ def add(
     group_by: Annotated[str | None, GROUP_BY] = None,
     space: Annotated[list[str] | None, SPACE] = None,
     runtime: Annotated[RuntimeName, RUNTIME] = "auto",
+    device: Annotated[str | None, DEVICE] = None,
+    batch_size: Annotated[int | None, BATCH] = None,
     replace: Annotated[
         bool, typer.Option("--replace", help="Items that are there already get these vectors.")
     ] = False,
@@ -97,11 +102,13 @@ def add(
     """
     from midspan.gallery import Gallery
 
+    how = Computing(runtime, device, batch_size)
     items = with_further(
-        items_from(embeddings, images, encoder, group_by, space, runtime=runtime),
+        items_from(embeddings, images, encoder, group_by, space, computing=how),
         also,
         also_encoder,
         space,
+        computing=how,
     )
     with Gallery.open(location, encoder_space=items.space) as gallery:
         items.write(gallery, replace=replace, skip_present=False)
@@ -137,12 +144,14 @@ def search(
     ] = None,
     exact: Annotated[bool, typer.Option("--exact", help="Compare with every vector.")] = False,
     space: Annotated[list[str] | None, SPACE] = None,
+    runtime: Annotated[RuntimeName, RUNTIME] = "auto",
+    device: Annotated[str | None, DEVICE] = None,
     as_json: bool = JSON_OPTION,
 ) -> None:
     """The k nearest items of each query, in whatever state an upgrade is."""
     from midspan.gallery import Gallery
 
-    queries = _queries(vectors, image, encoder, space)
+    queries = _queries(vectors, image, encoder, space, how=Computing(runtime, device))
     query = queries[0]
     if len(queries) > 1:
         queries = [query, *(query.paired_with(one)[1] for one in queries[1:])]
@@ -284,6 +293,8 @@ def _queries(
     image: list[Path] | None,
     encoder: list[str] | None,
     space: list[str] | None,
+    *,
+    how: Computing,
 ) -> list[Embeddings]:
     """The same queries in each space: from files, or embedded now."""
     if bool(vectors) == bool(image):
@@ -295,7 +306,12 @@ def _queries(
         raise ConfigError("--image needs --encoder: one whose vectors the gallery can answer")
     from midspan.encoders import load_embedder
 
-    return [load_embedder(one).embed(image or [], progress=False) for one in encoder]
+    return [
+        load_embedder(one, device=how.device, runtime=how.runtime).embed(
+            image or [], progress=False
+        )
+        for one in encoder
+    ]
 
 
 def _filter(text: str | None) -> dict[str, Any] | None:

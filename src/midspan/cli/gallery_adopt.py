@@ -52,18 +52,19 @@ def adopt(
         typer.Option(help="Of --collection: a number that grows with each write."),
     ] = None,
     id: Annotated[
-        str | None, typer.Option(help="Column of the ids: unique. [default: id; in files ids]")
+        str | None, typer.Option(help="Column of the ids: unique; default: id, in files ids.")
     ] = None,
     vector: Annotated[
         str | None,
-        typer.Option(help="Column of the vectors. [default: embedding; in files vectors]"),
+        typer.Option(help="Column of the vectors; default: embedding, in files vectors."),
     ] = None,
     uri: Annotated[str | None, typer.Option(help="Column that says where the image is.")] = None,
     payload: Annotated[
         str, typer.Option(help="Columns that filters and hits show: brand,price.")
     ] = "",
     metric: Annotated[
-        str | None, typer.Option(help="cosine, l2 or dot; default: that of its index.")
+        str | None,
+        typer.Option("--distance", help="cosine, l2 or dot; default: that of its index."),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Look at every row and change nothing.")
@@ -291,7 +292,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 def _metric(text: str | None) -> Any:
     if text not in (None, "cosine", "l2", "dot"):
-        raise ConfigError(f"--metric {text}; expected cosine, l2 or dot")
+        raise ConfigError(f"--distance {text}; expected cosine, l2 or dot")
     return text
 
 

@@ -19,7 +19,7 @@ from midspan.errors import ConfigError, GalleryError, Interrupted, ItemError, Mi
 from midspan.labels import warn_numbered
 
 if TYPE_CHECKING:
-    from midspan.cli.runtime import RuntimeName
+    from midspan.cli.runtime import Computing
     from midspan.cli.views import EmbedViews
     from midspan.data import ImageSet
     from midspan.gallery import Gallery
@@ -53,7 +53,7 @@ def items_from(
     group_by: str | None,
     space_names: Sequence[str] | None,
     *,
-    runtime: RuntimeName = "auto",
+    computing: Computing | None = None,
 ) -> Items:
     """Vectors from a file (with --images: the image of each is known too), or embedded now."""
     if embeddings is None and images is None:
@@ -73,12 +73,17 @@ def items_from(
     pictures = open_images(images)
     for skipped in pictures.skipped:
         typer.echo(f"skipped {skipped}", err=True)
-    space, embed = embedder_of_views(encoder, runtime=runtime)
+    space, embed = embedder_of_views(encoder, computing=computing)
     return ImageItems(space, embed, pictures, group_by)
 
 
 def with_further(
-    items: Items, also: Path | None, also_encoder: str | None, space_names: Sequence[str] | None
+    items: Items,
+    also: Path | None,
+    also_encoder: str | None,
+    space_names: Sequence[str] | None,
+    *,
+    computing: Computing | None = None,
 ) -> Items:
     """The same items with vectors in a further space."""
     if also is not None:
@@ -89,7 +94,7 @@ def with_further(
     if also_encoder is not None:
         if not isinstance(items, ImageItems):
             raise ConfigError("--also-encoder goes with --images; with --vectors give --also")
-        return replace_fields(items, also=embedder_of_views(also_encoder)[1])
+        return replace_fields(items, also=embedder_of_views(also_encoder, computing=computing)[1])
     return items
 
 

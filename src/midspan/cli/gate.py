@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from midspan.cli.evaluate import EXCLUDE
 from midspan.cli.exits import exit_with
 from midspan.cli.output import JSON_OPTION, print_gate, print_json
 from midspan.cli.outputs import FORCE, PAGE, check_file
@@ -28,6 +29,7 @@ def gate(
         float, typer.Option(help="Share of the reference's quality that must be left.")
     ] = 0.98,
     metric: Annotated[str, typer.Option(help="map, recall@1, map@r …; needs labels.")] = "map",
+    exclude_column: Annotated[str | None, EXCLUDE] = None,
     group: Annotated[
         str | None,
         typer.Option(help="Column (labels, shop …): no group may be significantly worse."),
@@ -55,6 +57,7 @@ def gate(
         max_negative_flips=max_negative_flips,
         min_retention=min_retention,
         metric=metric,
+        exclude_column=exclude_column,
         group_column=group,
     )
     if page is not None:

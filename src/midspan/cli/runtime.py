@@ -1,7 +1,8 @@
-"""`--runtime`: what computes the vectors of an encoder that only embeds."""
+"""`--runtime`, `--device`, `--batch-size`: how an encoder that only embeds computes its vectors."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 import typer
@@ -11,3 +12,12 @@ RUNTIME = typer.Option(
     help="What computes the vectors. auto: ONNX Runtime on a CPU where it pays and agrees with "
     "torch, else torch."
 )
+DEVICE = typer.Option(help="cpu, cuda, cuda:1 …")
+BATCH = typer.Option(min=1, help="Images at once; default: what suits the device.")
+
+
+@dataclass(frozen=True, slots=True)
+class Computing:
+    runtime: RuntimeName = "auto"
+    device: str | None = None
+    batch_size: int | None = None

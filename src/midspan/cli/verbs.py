@@ -15,6 +15,8 @@ OLD_NAMES = {
     "--metrics": "--metric",
     "--batch": "--batch-size",
 }
+# names that mean something else on other verbs, where they are shown
+MOVED = {"--metric": "--distance"}
 
 
 class Verbs(TyperGroup):
@@ -33,7 +35,9 @@ def with_new_names(group: Any, words: Sequence[str]) -> list[str]:
             break
         command = inner[word]
     known = {flag for parameter in command.params for flag in parameter.opts}
-    renamed = {old: new for old, new in OLD_NAMES.items() if new in known and old not in known}
+    renamed = {
+        old: new for old, new in (OLD_NAMES | MOVED).items() if new in known and old not in known
+    }
     return [_renamed(word, renamed) for word in words]
 
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from midspan.cli.runtime import Computing
 from midspan.errors import ConfigError, EncoderError
 
 if TYPE_CHECKING:
-    from midspan.cli.runtime import RuntimeName
     from midspan.data import ImageSet
     from midspan.encoders.embedding import OnFailure
     from midspan.encoders.load import Embedder
@@ -23,16 +23,19 @@ CONFIDENCE = "confidence"
 EmbedViews = Callable[["ImageSet", "OnFailure"], "Embeddings"]
 
 
-def embedder_of_views(encoder: str, *, runtime: RuntimeName = "auto") -> tuple[Space, EmbedViews]:
+def embedder_of_views(
+    encoder: str, *, computing: Computing | None = None
+) -> tuple[Space, EmbedViews]:
     """With confidence and variance of each image, where the encoder gives them."""
     from midspan.encoders.load import load_embedder, load_encoder, may_judge
 
+    how = computing or Computing()
     if may_judge(encoder):  # what it knows of an image is not in a graph
-        return _judging(load_encoder(encoder), encoder)
-    return _plain(load_embedder(encoder, runtime=runtime), encoder)
+        return _judging(load_encoder(encoder, device=how.device), encoder, how)
+    return _plain(load_embedder(encoder, device=how.device, runtime=how.runtime), encoder, how)
 
 
-def _plain(loaded: Embedder, encoder: str) -> tuple[Space, EmbedViews]:
+def _plain(loaded: Embedder, encoder: str, how: Computing) -> tuple[Space, EmbedViews]:
     if not loaded.takes_images:
         raise EncoderError(
             f"{encoder} embeds vectors, not images; embed them with midspan embed, and give the "
@@ -40,24 +43,31 @@ def _plain(loaded: Embedder, encoder: str) -> tuple[Space, EmbedViews]:
         )
 
     def plain(images: ImageSet, on_failure: OnFailure) -> Embeddings:
-        return loaded.embed(images, progress=False, on_failure=on_failure)
+        return loaded.embed(
+            images, batch_size=how.batch_size, progress=False, on_failure=on_failure
+        )
 
     return loaded.space, plain
 
 
-def _judging(loaded: Embedder, folder: str) -> tuple[Space, EmbedViews]:
+def _judging(loaded: Embedder, folder: str, how: Computing) -> tuple[Space, EmbedViews]:
     from midspan.encoders import Encoder
     from midspan.encoders.uncertainty import embed_judged, find_uncertainty
 
     if not isinstance(loaded, Encoder) or not loaded.takes_images:
-        return _plain(loaded, folder)
+        return _plain(loaded, folder, how)
     encoder, head = loaded, find_uncertainty(loaded, folder)
     if head is None and encoder.confidence is None:
-        return _plain(encoder, folder)
+        return _plain(encoder, folder, how)
 
     def judged(images: ImageSet, on_failure: OnFailure) -> Embeddings:
         return embed_judged(
-            encoder, images, uncertainty=head, progress=False, on_failure=on_failure
+            encoder,
+            images,
+            uncertainty=head,
+            batch_size=how.batch_size,
+            progress=False,
+            on_failure=on_failure,
         )
 
     return encoder.space, judged

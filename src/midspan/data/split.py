@@ -13,6 +13,7 @@ from midspan.atomic_write import atomic_write
 from midspan.data.images import ImageSet
 from midspan.data.sources import FileSource
 from midspan.errors import ConfigError, DataError
+from midspan.labels import some_names
 
 
 def in_classes(images: ImageSet, classes: str) -> npt.NDArray[np.bool_]:
@@ -52,7 +53,7 @@ def in_classes(images: ImageSet, classes: str) -> npt.NDArray[np.bool_]:
         else:
             raise ConfigError(
                 f"classes {part!r}: expected a name or a range such as 1-100; there "
-                f"are {len(names)} classes, first {names[0]!r}"
+                f"are {some_names(names)}"
             )
     if not chosen:
         raise ConfigError("no classes were named; expected a range such as 1-100, or names")

@@ -11,7 +11,7 @@ Without labels, right is what both encoders agree on: see `agreement`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -54,6 +54,7 @@ def gate(
     min_retention: float = MIN_RETENTION,
     metric: str = "map",
     k: int = 10,
+    exclude_column: str | None = None,
     group_column: str | None = None,
     seed: int = 0,
 ) -> GateResult:
@@ -68,6 +69,8 @@ def gate(
         min_retention: Share of the reference quality that must be kept.
         metric: "map", "recall@1" …; needs labels.
         k: Without labels: how many results must agree.
+        exclude_column: Items that share this column's value (of `before`) with the query do not
+            count; needs labels.
         group_column: No group of it ("labels": no class) may be significantly worse.
         seed: Of the intervals.
 
@@ -96,10 +99,21 @@ def gate(
     limits = Limits(min_retention, max_negative_flips)
     before, after, query, truth = _same_items(before, after, query, truth)
     groups = _groups(before, group_column)
+    if exclude_column is not None:
+        if before.labels is None:
+            raise EvaluationError("`exclude_column` needs labels on the side that serves today")
+        values = _column(before, exclude_column, "to exclude by")
+        after, query, truth = (
+            None if side is None else side.with_columns({exclude_column: values})
+            for side in (after, query, truth)
+        )
+        assert after is not None
     extra: list[Check] = []
     if before.labels is not None:
         notes: tuple[str, ...] = ()
-        answers = _by_labels(before, after, query, truth, metric=metric)
+        answers = _by_labels(
+            before, after, query, truth, metric=metric, exclude_column=exclude_column
+        )
     else:
         new = next(side for side in (truth, query, after) if side is not None)
         agreed = agreement(before, new, k=k)
@@ -205,19 +219,25 @@ def _by_labels(
     truth: Embeddings | None,
     *,
     metric: str,
+    exclude_column: str | None,
 ) -> Answers:
     metrics = list(dict.fromkeys(["recall@1", metric]))
-    old = evaluate(before, metrics=metrics).per_query
-    searching, searched = (after, None) if query is None else (query, after)
-    new = evaluate(searching, searched, metrics=metrics).per_query
-    best = old if truth is None else evaluate(truth, metrics=[metric]).per_query
+
+    def answered(asking: Embeddings, asked: Embeddings | None = None) -> Mapping[str, Column]:
+        return evaluate(asking, asked, metrics=metrics, exclude_column=exclude_column).per_query
+
+    old = answered(before)
+    new = answered(after) if query is None else answered(query, after)
+    best = old if truth is None else answered(truth)
     return Answers(old["recall@1"], new["recall@1"], best[metric], new[metric])
 
 
 def _groups(before: Embeddings, column: str | None) -> Column | None:
-    if column is None:
-        return None
-    if column not in before.columns:
+    return None if column is None else _column(before, column, "to group by")
+
+
+def _column(before: Embeddings, name: str, purpose: str) -> Column:
+    if name not in before.columns:
         known = ", ".join(before.columns) or "none"
-        raise EvaluationError(f"no column {column!r} to group by; columns: {known}")
-    return before.columns[column]
+        raise EvaluationError(f"no column {name!r} {purpose}; columns: {known}")
+    return before.columns[name]
