@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +14,7 @@ from midspan.errors import GalleryError, ItemError, UnknownId
 from midspan.gallery import Eq, Gallery, Hit
 from midspan.gallery.tenants import Tenant
 from midspan.upgrade import Upgrade
+from tests.cli.conftest import Command, midspan  # noqa: F401
 from tests.gallery.conftest import Locate
 from tests.gallery.samples import NEW, OLD, embed
 
@@ -108,3 +112,34 @@ def test_what_is_no_tenant_is_refused_and_nothing_changes(shared: Gallery) -> No
     with pytest.raises(GalleryError):
         acme.add(embed(["i01"]))
     assert (len(acme), len(shared)) == (40, 80)
+
+
+def test_columns_of_the_vectors_become_a_tenants_payload(tmp_path: Path) -> None:
+    with Gallery.create(tmp_path / "shop.midspan", OLD) as gallery:
+        acme = gallery.tenant("acme")
+        acme.add(dataclasses.replace(embed(["a", "b"]), columns={"labels": np.array(["x", "y"])}))
+        assert [item.payload["labels"] for item in acme.get_many(["a", "b"])] == ["x", "y"]
+
+
+def test_the_command_line_adds_and_searches_for_one_tenant(
+    tmp_path: Path,
+    midspan: Command,  # noqa: F811
+) -> None:
+    shop, file = tmp_path / "shop.midspan", tmp_path / "vectors.npz"
+    Gallery.create(shop, OLD).close()
+    for tenant, seed in (("acme", 1), ("zeta", 2)):
+        embed(IDS, seed=seed).save(file)
+        assert midspan("gallery", "add", shop, "--vectors", file, "--tenant", tenant)[0] == 0
+    found = {}
+    for tenant in ("acme", "zeta"):  # the file is zeta's
+        words = ("--vectors", file, "--tenant", tenant, "-k", 3, "--json")
+        code, out, err = midspan("gallery", "search", shop, *words)
+        assert code == 0, err
+        found[tenant] = [hits[0]["id"] for hits in json.loads(out)["results"]]
+    assert found["zeta"] == IDS
+    assert found["acme"] != IDS
+    with Gallery.open(shop) as gallery:
+        assert len(gallery.tenant("acme")) == len(gallery.tenant("zeta")) == len(IDS)
+    code, _, err = midspan("gallery", "search", shop, "--vectors", file, "--tenant", "no:body")
+    assert code == 2
+    assert "a tenant's name" in err

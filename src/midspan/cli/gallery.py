@@ -19,6 +19,7 @@ from midspan.errors import ConfigError
 
 if TYPE_CHECKING:
     from midspan.gallery import Gallery
+    from midspan.gallery.tenants import Tenant
     from midspan.spaces import Embeddings
 
 app = typer.Typer(
@@ -40,6 +41,9 @@ ALSO = typer.Option(
     "items need an old vector too.",
 )
 ALSO_ENCODER = typer.Option(help="A further encoder for --images, whose vectors are stored too.")
+TENANT = typer.Option(
+    help="One tenant of a gallery that several share: its own ids, and only its items."
+)
 GROUP_BY = typer.Option(help="Images that share this column are views of one item: fuse them.")
 
 
@@ -94,6 +98,7 @@ def add(
     replace: Annotated[
         bool, typer.Option("--replace", help="Items that are there already get these vectors.")
     ] = False,
+    tenant: Annotated[str | None, TENANT] = None,
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Add items. Vectors of a space that the gallery does not know are refused.
@@ -111,7 +116,7 @@ def add(
         computing=how,
     )
     with Gallery.open(location, encoder_space=items.space) as gallery:
-        items.write(gallery, replace=replace, skip_present=False)
+        items.write(_part(gallery, tenant), replace=replace, skip_present=False)
         build_indexes(gallery)
         _print_info(gallery, as_json=as_json)
 
@@ -143,6 +148,7 @@ def search(
         float | None, typer.Option(help="Lowest score (cosine) that counts.")
     ] = None,
     exact: Annotated[bool, typer.Option("--exact", help="Compare with every vector.")] = False,
+    tenant: Annotated[str | None, TENANT] = None,
     space: Annotated[list[str] | None, SPACE] = None,
     runtime: Annotated[RuntimeName, RUNTIME] = "auto",
     device: Annotated[str | None, DEVICE] = None,
@@ -156,7 +162,7 @@ def search(
     if len(queries) > 1:
         queries = [query, *(query.paired_with(one)[1] for one in queries[1:])]
     with Gallery.open(location) as gallery:
-        results = gallery.search(
+        results = _part(gallery, tenant).search(
             queries, k=k, filter=_filter(where), threshold=threshold, exact=exact
         )
     if as_json:
@@ -286,6 +292,10 @@ app.command("export")(gallery_adopt.export)
 app.command("reconcile")(gallery_adopt.reconcile)
 app.command("hand-over")(gallery_adopt.hand_over)
 app.command("detach")(gallery_adopt.detach)
+
+
+def _part(gallery: Gallery, tenant: str | None) -> Gallery | Tenant:
+    return gallery if tenant is None else gallery.tenant(tenant)
 
 
 def _queries(

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from midspan.cli.views import EmbedViews
     from midspan.data import ImageSet
     from midspan.gallery import Gallery
+    from midspan.gallery.tenants import Tenant
     from midspan.spaces import Column, Embeddings, IntArray, Space
 
 LOOK_UP = 1000  # ids asked for at once
@@ -43,7 +44,7 @@ class Items(Protocol):
         """Names the source; the same source again continues what it began."""
         ...
 
-    def write(self, gallery: Gallery, *, replace: bool, skip_present: bool) -> None: ...
+    def write(self, gallery: Gallery | Tenant, *, replace: bool, skip_present: bool) -> None: ...
 
 
 def items_from(
@@ -142,7 +143,7 @@ class VectorItems:
     def space(self) -> Space:
         return self.vectors.space
 
-    def write(self, gallery: Gallery, *, replace: bool, skip_present: bool) -> None:
+    def write(self, gallery: Gallery | Tenant, *, replace: bool, skip_present: bool) -> None:
         """`skip_present`: continue a filling; else the gallery refuses an id that is there."""
         if not skip_present:
             write(gallery, self.vectors, self.uris, replace=replace, also=self.also)
@@ -169,7 +170,7 @@ class ImageItems:
     def key(self) -> str:
         return f"{self.space.fingerprint} {self.group_by or ''} {self.images.source.signature()}"
 
-    def write(self, gallery: Gallery, *, replace: bool, skip_present: bool) -> None:
+    def write(self, gallery: Gallery | Tenant, *, replace: bool, skip_present: bool) -> None:
         """Items that are there with a vector of this encoder and the same uri are skipped."""
         images, item_ids = self._by_item()
         if not replace:
@@ -192,7 +193,7 @@ class ImageItems:
                 "command to continue"
             ) from None
 
-    def _write_part(self, gallery: Gallery, images: ImageSet, *, replace: bool) -> None:
+    def _write_part(self, gallery: Gallery | Tenant, images: ImageSet, *, replace: bool) -> None:
         vectors = self.embed(
             images, lambda name, why: typer.echo(f"skipped {name}: {why}", err=True)
         )
@@ -218,7 +219,7 @@ class ImageItems:
         return images[order], groups[order].astype(np.str_)
 
     def _missing(
-        self, gallery: Gallery, images: ImageSet, item_ids: Column
+        self, gallery: Gallery | Tenant, images: ImageSet, item_ids: Column
     ) -> tuple[ImageSet, Column]:
         names, first = np.unique(item_ids, return_index=True)
         there = present(gallery, names.tolist(), self.space)
@@ -238,7 +239,7 @@ class ImageItems:
         return images[rows], item_ids[rows]
 
 
-def present(gallery: Gallery, ids: Sequence[str], space: Space) -> dict[str, str | None]:
+def present(gallery: Gallery | Tenant, ids: Sequence[str], space: Space) -> dict[str, str | None]:
     """Id → uri of those that have a vector in this space."""
     uris: dict[str, str | None] = {}
     for start in range(0, len(ids), LOOK_UP):
@@ -249,7 +250,7 @@ def present(gallery: Gallery, ids: Sequence[str], space: Space) -> dict[str, str
 
 
 def write(
-    gallery: Gallery,
+    gallery: Gallery | Tenant,
     vectors: Embeddings,
     uris: Uris,
     *,

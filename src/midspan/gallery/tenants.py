@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from midspan.errors import GalleryError, ItemError
 from midspan.gallery.filters import And, Eq, Filter, parse_filter
-from midspan.gallery.records import Hit, Item, Payload
+from midspan.gallery.records import Hit, Item, Payload, payloads_of
 from midspan.gallery.routing import Arm
 from midspan.spaces import Embeddings, Space
 
@@ -49,6 +49,10 @@ class Tenant:
     def __repr__(self) -> str:
         return f"Tenant({self.name!r} of {self._gallery.location!r})"
 
+    @property
+    def location(self) -> str:
+        return self._gallery.location
+
     # ---- writing
 
     def add(
@@ -60,12 +64,7 @@ class Tenant:
         payloads: Sequence[Payload] | None = None,
     ) -> int:
         """As `Gallery.add`."""
-        return self._gallery.add(
-            self._stored(vectors),
-            also=[self._stored(part) for part in also],
-            uris=uris,
-            payloads=self._stamped(len(vectors), payloads),
-        )
+        return self._write(self._gallery.add, vectors, also, uris, payloads)
 
     def put(
         self,
@@ -76,16 +75,27 @@ class Tenant:
         payloads: Sequence[Payload] | None = None,
     ) -> int:
         """As `Gallery.put`: add or replace."""
-        return self._gallery.put(
+        return self._write(self._gallery.put, vectors, also, uris, payloads)
+
+    def _write(
+        self,
+        write: Callable[..., int],
+        vectors: Embeddings,
+        also: Sequence[Embeddings],
+        uris: Sequence[str | None] | None,
+        payloads: Sequence[Payload] | None,
+    ) -> int:
+        given = payloads_of(vectors) if payloads is None else payloads
+        return write(
             self._stored(vectors),
             also=[self._stored(part) for part in also],
             uris=uris,
-            payloads=self._stamped(len(vectors), payloads),
+            payloads=self._stamped(given),
         )
 
     def set_payload(self, payloads: Mapping[str, Payload]) -> None:
         """As `Gallery.set_payload`; the items stay the tenant's."""
-        stamped = self._stamped(len(payloads), list(payloads.values()))
+        stamped = self._stamped(list(payloads.values()))
         self._gallery.set_payload(dict(zip(self._keys(list(payloads)), stamped, strict=True)))
 
     def delete(self, ids: Sequence[str]) -> int:
@@ -173,18 +183,15 @@ class Tenant:
             return self._bound
         return And((self._bound, parse_filter(filter) if isinstance(filter, Mapping) else filter))
 
-    def _stamped(self, count: int, payloads: Sequence[Payload] | None) -> list[Payload]:
-        given = [{}] * count if payloads is None else payloads
-        for payload in given:
+    def _stamped(self, payloads: Sequence[Payload]) -> list[Payload]:
+        for payload in payloads:
             if payload.get(FIELD, self.name) != self.name:
                 raise ItemError(
                     f"the payload of an item of {self.name} names the tenant "
                     f"{payload[FIELD]!r:.80}; leave the field {FIELD!r} out"
                 )
-        return [{**payload, FIELD: self.name} for payload in given]
+        return [{**payload, FIELD: self.name} for payload in payloads]
 
 
 def _renamed(vectors: Embeddings, ids: Sequence[str]) -> Embeddings:
-    return Embeddings(
-        ids=np.array(ids, dtype=np.str_), vectors=vectors.vectors, space=vectors.space
-    )
+    return dataclasses.replace(vectors, ids=np.array(ids, dtype=np.str_))
