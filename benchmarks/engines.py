@@ -31,8 +31,9 @@ def place(engine: str, folder: Path) -> Iterator[Place]:
         yield Place(f"memory:{name}", None)
     elif engine in ("embedded", "qdrant"):
         home = Path(tempfile.mkdtemp(prefix=f"{engine}-", dir=folder))
+        catalogue = f"catalogue={home / name}.db"
         where = home / "shop.midspan" if engine == "embedded" else home / "qdrant"
-        location = str(where) if engine == "embedded" else f"qdrant+local://{where}/{name}"
+        location = str(where) if engine == "embedded" else f"qdrant+local://{where}/{name}?{catalogue}"
         try:
             yield Place(location, home)
         finally:
@@ -52,7 +53,9 @@ def place(engine: str, folder: Path) -> Iterator[Place]:
             raise SystemExit("milvus wants its server: make .venv/milvus-server")
         one = milvus.Milvus(data)
         try:
-            yield Place(one.location(name), one.home / "files")
+            files = one.home / "files"
+            files.mkdir(exist_ok=True)
+            yield Place(f"{one.location(name)}?catalogue={files / name}.db", files)
         finally:
             one.stop()
 

@@ -41,6 +41,7 @@ from midspan.spaces import Embeddings, FloatArray, Space
 from midspan.upgrade import Embedded, Settings, Upgrade
 
 RESULTS = Path(__file__).parent / "results" / "gallery_points.csv"
+WARM_UP, ROUNDS = 20, 5  # searches that are not measured; rounds that are
 WAIT = 150.0  # seconds that an index may take in the background
 ENGINES = ("embedded", "postgresql", "milvus+lite", "qdrant+local")
 
@@ -105,13 +106,19 @@ def embedder(vectors: Embeddings) -> Callable[[Sequence[Item]], Embedded]:
 
 
 def milliseconds(gallery: Gallery, queries: FloatArray, space: Space) -> float:
-    """p50 of one search at a time."""
-    times = []
-    for query in queries:
-        begun = time.perf_counter()
-        gallery.search(query[None], space=space, k=10)
-        times.append(time.perf_counter() - begun)
-    return 1e3 * statistics.median(times)
+    """p50 of one search at a time, the best of some rounds: others may use the machine too.
+
+    Some searches come before, to warm up: the first ones follow what was written.
+    """
+    rounds = []
+    for part in (queries[:WARM_UP], *[queries] * ROUNDS):
+        times = []
+        for query in part:
+            begun = time.perf_counter()
+            gallery.search(query[None], space=space, k=10)
+            times.append(time.perf_counter() - begun)
+        rounds.append(1e3 * statistics.median(times))
+    return min(rounds[1:])
 
 
 def indexed(gallery: Gallery, space: Space) -> str:
@@ -156,7 +163,9 @@ def index(places: Places) -> Iterator[Line]:
         yield Line(
             "1", engine, "index before, half, run, finish", ", ".join(kinds), "none" not in kinds
         )
-        yield Line("1", engine, "p50 ms before / half / after", shown, times[2] <= 1.5 * times[0])
+        # Half way two indexes are searched, each with its half; afterwards one, as before.
+        fast = times[1] <= 3 * times[0] and times[2] <= 1.5 * times[0]
+        yield Line("1", engine, "p50 ms before / half / after", shown, fast)
 
 
 def filters(places: Places) -> Iterator[Line]:
@@ -229,7 +238,9 @@ def old_clients(places: Places) -> Iterator[Line]:
         asked_new = milliseconds(gallery, queries, new)
         asked_old = milliseconds(gallery, queries, old)
         upgrade.rollback()
-        first = milliseconds(gallery, queries[:1], old)
+        begun = time.perf_counter()
+        gallery.search(queries[:1], space=old, k=10)
+        first = 1e3 * (time.perf_counter() - begun)
         then = milliseconds(gallery, queries, old)
     shown = f"{usual:.2f} before, {asked_new:.2f} new, {asked_old:.2f} old"
     yield Line("4", "embedded", "p50 ms at start", shown, asked_old <= 2 * usual)
@@ -456,7 +467,7 @@ def main() -> int:
         with RESULTS.open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             writer.writerow(Line._fields)
-            writer.writerows(line._replace(holds=int(line.holds)) for line in lines)
+            writer.writerows([*line[:-1], int(line.holds)] for line in lines)
     return 0 if all(line.holds for line in lines) else 1
 
 
