@@ -7,7 +7,8 @@
 vectors: POST /v1/search/vector with one query each, against Gallery.search in this process on the
 same gallery with the same queries, one at a time, from one thread and from two (the better of both
 counts). images: POST /v1/search/image with whole image files, against the bare encoder on the same
-images, decoded before and in batches of 32. Wanted: 0.5 and 0.9 of it, no errors, flat memory.
+images, decoded before and in batches of 32. Wanted: 0.7 and 0.9 of it, vectors with a p99 of at
+most 60 ms, no errors, flat memory.
 
 Processor times are told beside the rates: on a busy machine they say more.
 
@@ -167,7 +168,7 @@ class Bench:
             load = self.load(server, "/v1/search/vector", "application/json", bodies)
         finally:
             server.end()
-        self.report("vectors", load, bare, wanted=0.5)
+        self.report("vectors", load, bare, wanted=0.7, p99="<= 60")
 
     def in_process(self, gallery: Gallery, queries: FloatArray) -> float:
         """Searches a second of one query each, the better of one thread and two."""
@@ -288,12 +289,12 @@ class Bench:
             rss_end=server.rss(),
         )
 
-    def report(self, part: str, load: Load, bare: float, *, wanted: float) -> None:
+    def report(self, part: str, load: Load, bare: float, *, wanted: float, p99: str = "") -> None:
         self.note(part, f"HTTP requests/s, {CONNECTIONS} connections", load.rate)
         self.note(part, "HTTP / without", load.rate / bare, f">= {wanted}")
         self.note(part, "processor ms for one, HTTP", load.cpu)
         self.note(part, "p50 ms", load.p50)
-        self.note(part, "p99 ms", load.p99)
+        self.note(part, "p99 ms", load.p99, p99)
         self.note(part, "errors", load.errors, "0")
         self.note(part, "service MiB at the start", load.rss_start)
         self.note(part, "service MiB at the end", load.rss_end, "as at the start")

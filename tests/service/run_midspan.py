@@ -30,5 +30,5 @@ if __name__ == "__main__":
             loaded: Encoders = load(cls, *args, **kwargs)
             return loaded
 
-        Encoders.load = classmethod(talking)  # type: ignore[method-assign,assignment]
+        Encoders.load = classmethod(talking)  # type: ignore[method-assign,assignment,arg-type]
     main()

@@ -10,6 +10,7 @@ from fastapi.testclient import TestClient
 
 from midspan.service.app import create_app
 from midspan.service.auth import Tokens
+from midspan.service.places import Places
 from midspan.service.settings import Limits
 from tests.service import corpus
 from tests.service.shop import LOCAL, Shop, make_gallery, open_core
@@ -113,3 +114,23 @@ def test_mutated_images_and_bodies(hostile: TestClient) -> None:
 def test_hostile_paths(hostile: TestClient, path: str) -> None:
     fine(hostile, "GET", path)
     fine(hostile, "DELETE", path.partition("?")[0])
+
+
+def test_only_what_lies_in_an_allowed_folder_may_be_shown(tmp_path: Path) -> None:
+    images = tmp_path / "images"
+    places = Places(images=[images], uploads=None)
+    shown = {
+        f"{images}/a.png": True,
+        f"{images}/sub/b.png": True,
+        f"{images}/sub/../b.png": True,
+        f"{images}/../a.png": False,
+        f"{images}/sub/../../a.png": False,
+        f"{images}/..": False,
+        f"{images}x/a.png": False,
+        f"{tmp_path}/a.png": False,
+        "a.png": False,
+        "/a.png": False,
+        f"{images}/set.npz#3": True,
+    }
+    for _ in range(2):  # the second time from memory
+        assert {uri: places.may_show(uri) for uri in shown} == shown

@@ -109,7 +109,6 @@ class Core:
             size=SEARCHED_TOGETHER,
             wait=0.0,
             waiting=limits.waiting,
-            threads=limits.search_threads,
         )
 
     @classmethod

@@ -5,17 +5,18 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
-import logging.handlers
-import queue
 import sys
 import threading
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable, Iterator
+from typing import TextIO
 
 from pydantic_core import to_json
 
 LOGGER = logging.getLogger("midspan.service")
+EVERY = 0.05  # seconds between two writes
 
 
 class JsonLines(logging.Formatter):
@@ -43,11 +44,7 @@ def set_up(level: int = logging.INFO) -> Callable[[], None]:
 
     Returns what writes the last lines and ends the thread.
     """
-    out = logging.StreamHandler(sys.stderr)
-    out.setFormatter(JsonLines())
-    lines: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
-    listener = logging.handlers.QueueListener(lines, out)
-    handler = _AsItIs(lines)
+    handler = _Batches(sys.stderr)
     logging.captureWarnings(True)  # of NumPy and others: as lines of this log
     for name in ("midspan.service", "uvicorn", "py.warnings"):
         logger = logging.getLogger(name)
@@ -57,8 +54,8 @@ def set_up(level: int = logging.INFO) -> Callable[[], None]:
     logging.getLogger("uvicorn.access").disabled = True
     for name in ("logThreads", "logProcesses", "logMultiprocessing"):
         setattr(logging, name, False)  # half of the time of a line, for what no line tells
-    listener.start()
-    return listener.stop
+    handler.start()
+    return handler.stop
 
 
 @contextlib.contextmanager
@@ -88,11 +85,44 @@ class _Notices(io.TextIOBase):
         return len(text)
 
 
-class _AsItIs(logging.handlers.QueueHandler):
-    """Formatted by the listener; the usual handler would format here, and drop the traceback."""
+class _Batches(logging.Handler):
+    """Lines are kept as they come, and formatted and written together by a thread of its own.
 
-    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
-        return record
+    A thread that is woken for each line takes the interpreter from the event loop each time: that
+    cost more than all else that a request does there.
+    """
+
+    def __init__(self, out: TextIO) -> None:
+        super().__init__()
+        self._out, self._format = out, JsonLines().format
+        self._records: deque[logging.LogRecord] = deque()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="log", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+    def handle(self, record: logging.LogRecord) -> bool:
+        self._records.append(record)  # atomic: no lock is needed
+        return True
+
+    def _work(self) -> None:
+        while not self._stopping.wait(EVERY):
+            self._write()
+        self._write()
+
+    def _write(self) -> None:
+        lines = []
+        while self._records:
+            lines.append(self._format(self._records.popleft()) + "\n")
+        if lines:
+            with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
+                self._out.write("".join(lines))
+                self._out.flush()
 
 
 def event(message: str, *, level: int = logging.INFO, **fields: object) -> None:

@@ -18,6 +18,7 @@ from midspan.errors import DataError, ImageError
 from midspan.service.errors import NotPossible
 
 NOT_SHOWN = "the item's image is in no folder that this service may read, or is not there"
+FOLDERS = 10_000  # whose verdict is remembered: a list of results asks for each of them
 SUFFIX = ".image"  # put images are kept as they came; only re-encoded pixels are ever served
 
 
@@ -33,12 +34,25 @@ class Places:
         self._texts = tuple(os.path.normpath(folder.absolute()) + os.sep for folder in folders)
         self._roots = tuple(folder.resolve() for folder in folders)
         self._texts += tuple(str(root) + os.sep for root in self._roots)
+        self._known: dict[str, bool] = {}  # folder of a uri → whether it is an allowed one
 
     def may_show(self, uri: str | None) -> bool:
         """A quick look without the disk, for lists of results."""
         if uri is None or not self._texts:
             return False
-        return os.path.normpath(os.path.abspath(ImageUri.of(uri).file)).startswith(self._texts)
+        file = ImageUri.of(uri).file
+        folder, _, name = file.rpartition(os.sep)
+        if name in ("", os.curdir, os.pardir):  # no file, and no folder to remember
+            return os.path.normpath(os.path.abspath(file)).startswith(self._texts)
+        if (known := self._known.get(folder)) is None:
+            if len(self._known) >= FOLDERS:
+                self._known.clear()
+            within = (
+                os.path.normpath(os.path.abspath(folder or file[: -len(name)] or os.curdir))
+                + os.sep
+            )
+            known = self._known[folder] = within.startswith(self._texts)
+        return known
 
     def thumbnail(self, id: str, uri: str | None) -> str | None:
         """The path that shows the item's picture; None: there is none to be shown."""

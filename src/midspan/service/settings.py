@@ -28,7 +28,7 @@ class Limits:
     decode_seconds: float = 10.0  # wall clock, and CPU of the worker
     decode_memory: int = 2048 * MIB  # address space of a worker
     decode_workers: int = 2
-    search_threads: int = 2
+    search_threads: int = 2  # that read; searches by vector are made together in one more
     waiting: int = 256  # requests that may wait for one kind of work; then 503
     streams: int = 64  # open event streams
     encode_batch: int = 32
