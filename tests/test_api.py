@@ -145,6 +145,39 @@ def test_results_print_in_one_line_and_as_html(tmp_path: Path) -> None:
     assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
 
 
+def test_every_value_that_users_meet_prints_in_one_short_line() -> None:
+    from midspan.encoders import build_encoder
+    from midspan.upgrade import Report
+
+    old, new = labelled("old", 0), labelled("new", 1)
+    bridge = ms.fit_bridge(old, new)
+    compared = ms.bridges.compare_bridges(old, new, candidates=("procrustes", "ridge"))
+    encoder = build_encoder(backbone="small-cnn", dim=8, name="tiny")
+    unfitted = ms.bridges.Ridge()
+    with ms.Gallery.create("memory:", old.space) as gallery:
+        gallery.add(old, payloads=[{"text": "x" * 500}] * 60)
+        hit = gallery.search(old[:1], k=1)[0][0]
+        upgrade = ms.Upgrade.start(gallery, to=new, mode="both")
+        report = upgrade.run(new)
+        shown: list[Any] = [old.space, bridge, unfitted, compared, encoder, gallery, hit, report]
+        shown += [gallery.info(), gallery.verify(), gallery.state, gallery.get("0")]
+        shown += [ms.bridges.fit_auto(old, new), upgrade.finish(), upgrade.rollback()]
+        for one in shown:
+            assert len(repr(one)) < 280, repr(one)
+            assert "\n" not in repr(one)
+            if hasattr(one, "_repr_html_"):
+                assert one._repr_html_().startswith("<table>")
+        assert repr(bridge) == "Ridge(alpha=None, seed=0; old → new, 60 pairs)"
+        assert repr(unfitted) == "Ridge(alpha=None, seed=0)"
+        assert repr(gallery) == f"Gallery('memory:': 60 items in {old.space})"
+        assert repr(hit).startswith("Hit('0', score=1.0000, space='old'")
+        assert isinstance(report, Report)
+        assert "60 written" in repr(report)
+        assert "ridge" in compared._repr_html_()
+    assert repr(gallery) == "Gallery('memory:', closed)"
+    assert repr(encoder).startswith("Encoder('tiny': small-cnn, ")
+
+
 def test_comparison_as_a_frame_has_one_row_for_each_query() -> None:
     pytest.importorskip("pandas")
     report = ms.compare(old=labelled("old", 0), new=labelled("new", 1), bootstrap=20)

@@ -97,6 +97,13 @@ class Space:
         object.__setattr__(self, "compatible_with", tuple(self.compatible_with))
         object.__setattr__(self, "evidence", tuple(self.evidence))
 
+    def __repr__(self) -> str:
+        parts = [f"{self.name!r}, dim={self.dim}, metric={self.metric!r}"]
+        parts.append(f"fingerprint='{self.fingerprint[:17]}…'")
+        if self.compatible_with:
+            parts.append(f"compatible with {len(self.compatible_with)}")
+        return f"Space({', '.join(parts)})"
+
     def __str__(self) -> str:
         return f"'{self.name}' ({self.dim}-d {self.metric}, {self.fingerprint[:17]})"
 

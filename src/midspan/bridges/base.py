@@ -240,4 +240,7 @@ class Bridge(ABC):
 
     def __repr__(self) -> str:
         given = ", ".join(f"{name}={value!r}" for name, value in self.settings().items())
-        return f"{type(self).__name__}({given})"
+        if self._source is None or self._target is None:
+            return f"{type(self).__name__}({given})"
+        fitted = f"{self._source.name} → {self._target.name}, {self.n_pairs_:,} pairs"
+        return f"{type(self).__name__}({'; '.join(filter(None, (given, fitted)))})"

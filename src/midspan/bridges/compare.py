@@ -15,6 +15,7 @@ from midspan.bridges.race import race
 from midspan.bridges.retrieval import average_precisions, reciprocal_ranks
 from midspan.config import build
 from midspan.errors import EvaluationError
+from midspan.html_table import html_table
 from midspan.spaces import Column, Embeddings, FloatArray, IntArray, Metric
 
 Candidate = str | Mapping[str, Any]  # a name from BRIDGES, or its section of a run file
@@ -65,7 +66,34 @@ class Comparison:
         raise EvaluationError(f"{name!r} is not in this comparison")
 
     def to_dict(self) -> dict[str, Any]:
+        """As plain values, for JSON."""
         return asdict(self)
+
+    def __repr__(self) -> str:
+        kept = [
+            f"{row.name} {row.estimate:.1%}" for row in self.rows if row.estimate == row.estimate
+        ]
+        shown = ", ".join(kept[:4]) + (", …" if len(kept) > 4 else "")
+        return (
+            f"Comparison({self.metric}; retention at {self.gallery_size:,} items: {shown}; "
+            f"{self.pairs:,} pairs)"
+        )
+
+    def _repr_html_(self) -> str:
+        rows = [
+            [
+                row.name,
+                f"{row.score:.4f}",
+                f"{row.retention:.1%}",
+                f"{row.estimate:.1%} ({row.estimate_low:.1%} … {row.estimate_high:.1%})",
+                row.note,
+            ]
+            for row in self.rows
+        ]
+        head = ["bridge", self.metric, f"retention at {self.measured_at:,}"]
+        head += [f"estimate at {self.gallery_size:,}", ""]
+        note = f"{self.held_out:,} of {self.pairs:,} pairs held out, by {self.held_out_by}"
+        return html_table("bridges", rows, head=head, note=note)
 
 
 def _as_asked(

@@ -37,6 +37,10 @@ class Confidence:
         self.quality_ = float("nan")
         self._bridge: Bridge | None = None
 
+    def __repr__(self) -> str:
+        fitted = "not fitted" if self._bridge is None else f"quality {self.quality_:.2f}"
+        return f"Confidence({fitted}; neighbours={self.neighbours}, folds={self.folds})"
+
     def fit(self, bridge: Bridge, source: Embeddings, target: Embeddings) -> Self:
         """`bridge` is a fitted one; source and target are the pairs it was fitted on."""
         pairs = Pairs.of(source, target)

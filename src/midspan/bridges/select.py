@@ -33,6 +33,9 @@ class Selection:
     metric: str
     tried: tuple[Tried, ...]
 
+    def __repr__(self) -> str:
+        return f"Selection({self.chosen} of {len(self.tried)} tried: {self.bridge!r})"
+
 
 def fit_auto(
     source: Embeddings,

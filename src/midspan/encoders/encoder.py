@@ -140,6 +140,19 @@ class Encoder(nn.Module):
 
     # ---- what it is ------------------------------------------------------------------------------
 
+    def __repr__(self) -> str:
+        """One line; `encoder.backbone` prints its layers."""
+        metric = "cosine" if self.normalise else "l2"
+        box = self._preprocessing
+        takes = f"{self._inputs}-d vectors"
+        if box is not None:
+            takes = f"images {box.height}×{box.width}×{box.channels}"
+        weights = sum(one.numel() for one in self.parameters()) / 1e6
+        return (
+            f"Encoder({self.name!r}: {self.backbone.config()['name']}, {weights:.2f} M weights, "
+            f"{takes} → {self.dim}-d {metric}, on {self.device})"
+        )
+
     @property
     def takes_images(self) -> bool:
         """False for an encoder over precomputed vectors."""

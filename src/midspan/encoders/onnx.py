@@ -63,6 +63,9 @@ class OnnxEncoder:
         else:
             self._trust_caller(path, name=name)
 
+    def __repr__(self) -> str:
+        return f"OnnxEncoder({str(self._path)!r}: {self.space}, on {self.device})"
+
     @property
     def takes_images(self) -> bool:
         return self._preprocessing is not None

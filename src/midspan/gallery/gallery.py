@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from midspan.gallery.tenants import Tenant
 
 BATCH = 2000  # items in one transaction
+LOCAL = ("embedded", "memory")  # engines whose catalogue is in this process: quick to count
 Where = Filter | Mapping[str, Any] | None
 
 
@@ -123,7 +124,16 @@ class Gallery:
         self._session.close()
 
     def __repr__(self) -> str:
-        return f"Gallery({self.location!r})"
+        """What can be said at once: of a server, what was last seen of it."""
+        try:
+            seen = self._session.catalogue.last_seen()
+            if self._session.location.scheme in LOCAL:
+                count = self._session.count_matching(None)
+                return f"Gallery({self.location!r}: {count:,} items in {self.space})"
+        except Exception:  # closed, or gone; printing it is no reason to fail
+            return f"Gallery({self.location!r}, closed)"
+        live = "" if seen is None else f": {seen.state.spaces[seen.state.live[0]]}"
+        return f"Gallery({self.location!r}{live})"
 
     def __enter__(self) -> Self:
         return self

@@ -13,6 +13,7 @@ from midspan import progress
 from midspan.errors import VectorError
 from midspan.gallery.records import Counts, State
 from midspan.gallery.rules import Quantise, quantise_of
+from midspan.html_table import html_table
 from midspan.spaces import Embeddings
 
 if TYPE_CHECKING:
@@ -37,7 +38,21 @@ class Info:
     quantise: Quantise | None  # how small an own index holds vectors; None: the engine's settings
 
     def to_dict(self) -> dict[str, Any]:
+        """As plain values, for JSON."""
         return asdict(self)
+
+    def __repr__(self) -> str:
+        spaces = ", ".join(f"{name} {count:,}" for name, count in self.by_space.items())
+        phase = "" if self.upgrade is None else f"; upgrade {self.upgrade.get('phase')}"
+        return (
+            f"Info({self.location}: {self.items:,} items; {spaces}; failed {self.failed:,}{phase})"
+        )
+
+    def _repr_html_(self) -> str:
+        rows = [[name, f"{count:,}"] for name, count in self.by_space.items()]
+        rows += [["without a vector", f"{self.without:,}"], ["failed", f"{self.failed:,}"]]
+        title = f"{self.location}: {self.items:,} items"
+        return html_table(title, rows, head=["space", "items"])
 
 
 def describe(gallery: Gallery) -> Info:
@@ -115,7 +130,23 @@ class Verification:
     def ok(self) -> bool:
         return not self.problems
 
+    def __repr__(self) -> str:
+        found = (
+            "all is well" if self.ok else f"{len(self.problems)} problems: {self.problems[0]:.80}"
+        )
+        return f"Verification({self.items:,} items in {len(self.spaces)} spaces; {found})"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            [one.name, *(f"{n:,}" for n in (one.vectors, one.unusable, one.duplicates))]
+            for one in self.spaces
+        ]
+        note = "; ".join(self.problems) or "all is well"
+        head = ["space", "vectors", "unusable", "duplicates"]
+        return html_table(f"{self.items:,} items", rows, head=head, note=note)
+
     def to_dict(self) -> dict[str, Any]:
+        """As plain values, for JSON."""
         return {"ok": self.ok, **asdict(self)}
 
 

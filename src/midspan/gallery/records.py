@@ -43,6 +43,15 @@ class State:
     upgrade: Mapping[str, Any] | None = None
     _parsed: list[Record] = field(default_factory=list, init=False, repr=False, compare=False)
 
+    def __repr__(self) -> str:
+        names = [self.spaces[one].name if one in self.spaces else one for one in self.live]
+        parts = [f"version {self.version}", f"live {' before '.join(names)}"]
+        if self.target in self.spaces:
+            parts.append(f"target {self.spaces[self.target].name}")
+        if self.upgrade is not None:
+            parts.append(f"upgrade {self.upgrade.get('phase')}")
+        return f"State({', '.join(parts)})"
+
     def writable(self) -> tuple[str, ...]:
         """Fingerprints of the spaces that vectors may be added in."""
         if self.target is None or self.target in self.live:
@@ -228,6 +237,12 @@ class Item:
     changed: float
     spaces: tuple[str, ...]
 
+    def __repr__(self) -> str:
+        return (
+            f"Item({self.id!r:.80}, uri={self.uri!r:.80}, payload={self.payload!r:.80}, revision="
+            f"{self.revision}, vectors in {len(self.spaces)} spaces)"
+        )
+
 
 class Hit(NamedTuple):  # made by the million: a tuple takes a quarter of the time
     """One found item; a larger score is better. Hits come by falling `rank_score`.
@@ -243,6 +258,13 @@ class Hit(NamedTuple):  # made by the million: a tuple takes a quarter of the ti
     uri: str | None
     payload: dict[str, Any]
     rank_score: float
+
+    def __repr__(self) -> str:
+        uri = "" if self.uri is None else f", uri={self.uri!r:.80}"
+        payload = f", payload={self.payload!r:.80}" if self.payload else ""
+        return (
+            f"Hit({self.id!r:.80}, score={self.score:.4f}, space={self.space.name!r}{uri}{payload})"
+        )
 
 
 def check_id(value: object) -> str:

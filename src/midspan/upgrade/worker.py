@@ -9,12 +9,13 @@ import time
 import uuid
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from midspan.errors import MidspanError, SpaceMismatch
 from midspan.gallery import AuditEvent, Failed, Gallery, Task
 from midspan.gallery.records import Record
+from midspan.html_table import html_facts
 from midspan.spaces import Space
 from midspan.upgrade.embed import Embed, Embedded, embed_all, read_all
 from midspan.upgrade.throttle import periodically
@@ -44,6 +45,16 @@ class Report:
     new: int
     failed: int
     all: int
+
+    def __repr__(self) -> str:
+        return (
+            f"Report({self.stopped}: {self.written:,} written in {self.seconds:.1f} s "
+            f"({self.rate:,.0f}/s); old {self.old:,} + new {self.new:,} + failed {self.failed:,} = "
+            f"{self.all:,})"
+        )
+
+    def _repr_html_(self) -> str:
+        return html_facts("backfill", asdict(self) | {"seconds": round(self.seconds, 1)})
 
     @property
     def rate(self) -> float:

@@ -71,6 +71,9 @@ class AutoEncoder:
         self._closed = False  # torch it is
         self._ready = False
 
+    def __repr__(self) -> str:
+        return f"AutoEncoder({self.encoder!r}, torch or {self.runtime})"
+
     @property
     def name(self) -> str:
         return self.space.name

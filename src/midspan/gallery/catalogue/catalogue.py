@@ -208,6 +208,10 @@ class Catalogue:
             self._seen = seen
         return seen[1]
 
+    def last_seen(self) -> StateSnapshot | None:
+        """As it was when last asked for; asks nobody."""
+        return None if self._seen is None else self._seen[1]
+
     def read(self, connection: Connection) -> StateSnapshot:
         """As this transaction sees it; parsed again only if that is not the version last seen.
 
