@@ -46,7 +46,7 @@ class State:
     def __repr__(self) -> str:
         names = [self.spaces[one].name if one in self.spaces else one for one in self.live]
         parts = [f"version {self.version}", f"live {' before '.join(names)}"]
-        if self.target in self.spaces:
+        if self.target is not None and self.target in self.spaces:
             parts.append(f"target {self.spaces[self.target].name}")
         if self.upgrade is not None:
             parts.append(f"upgrade {self.upgrade.get('phase')}")

@@ -103,11 +103,10 @@ def gate(
         if before.labels is None:
             raise EvaluationError("`exclude_column` needs labels on the side that serves today")
         values = _column(before, exclude_column, "to exclude by")
-        after, query, truth = (
-            None if side is None else side.with_columns({exclude_column: values})
-            for side in (after, query, truth)
-        )
-        assert after is not None
+        column = {exclude_column: values}
+        after = after.with_columns(column)
+        query = None if query is None else query.with_columns(column)
+        truth = None if truth is None else truth.with_columns(column)
     extra: list[Check] = []
     if before.labels is not None:
         notes: tuple[str, ...] = ()
