@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from midspan.cli import app
+from midspan.cli.flags import with_flags
 from midspan.errors import MidspanError
 
 PAGE = Path(__file__).parent.parent / "docs" / "first_upgrade.md"
@@ -22,7 +23,8 @@ def plain(line: str) -> str:
 def output_of(command: str) -> list[str]:
     result = CliRunner().invoke(app, command.split()[1:])
     if isinstance(result.exception, MidspanError):  # which `midspan` itself prints
-        return [plain(f"error: {result.exception}")]
+        words = with_flags(str(result.exception), command.split()[1:])
+        return [plain(f"error: {words}")]
     return [plain(line) for line in result.output.splitlines()]
 
 

@@ -75,7 +75,7 @@ def test_another_source_tries_failed_items_again_and_is_on_record(
     code, out, _ = midspan("upgrade", "run", shop, "--embeddings", whole, "--json")
     document = json.loads(out)
     assert (code, document["written"], document["retried"]) == (0, 10, 10)
-    code, out, _ = midspan("upgrade", "trail", shop, "--json")
+    code, out, _ = midspan("upgrade", "trail", shop, "--limit", "100", "--json")
     sources = [e["details"] for e in json.loads(out)["trail"] if e["what"] == "upgrade source"]
     assert [one["source"].split(" (")[0] for one in sources] == [
         "embeddings whole.npz",

@@ -194,9 +194,19 @@ def test_queries_of_strangers_are_refused_in_every_state(gallery: Gallery, tmp_p
         upgrade = Upgrade.start(gallery, to=new, mode=mode, bridge=folder)
         with pytest.raises(SpaceMismatch, match="'stranger'"):
             upgrade.search(stranger)
+        for known in (OLD, new):
+            with pytest.raises(SpaceMismatch, match=r"'stranger' .* is neither"):
+                upgrade.search([vectors(QUERIES, known), stranger])
         upgrade.rollback()
     with pytest.raises(SpaceMismatch, match="'wide'"):
         gallery.search(vectors(QUERIES, WIDE))
+
+
+def test_queries_in_two_spaces_that_are_not_the_same_queries_are_refused(gallery: Gallery) -> None:
+    Upgrade.start(gallery, to=NEW)
+    other = vectors(list(reversed(QUERIES)), NEW)
+    with pytest.raises(SpaceMismatch, match="expected equal ids in order"):
+        gallery.search([vectors(QUERIES, OLD), other])
 
 
 def test_plain_numbers_want_their_space(gallery: Gallery) -> None:

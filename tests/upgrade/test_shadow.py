@@ -8,14 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from midspan.errors import EvaluationError
+from midspan.errors import EvaluationError, SpaceMismatch
 from midspan.gallery import Gallery
-from midspan.spaces import Embeddings
+from midspan.spaces import Embeddings, Space
 from midspan.upgrade import MODES, Mode, Shadow, Upgrade, from_embeddings, shadow_gate, watch
 from tests.upgrade.world import (
     NEW,
     OLD,
     QUICK,
+    STRANGER,
     encoder,
     ids,
     label,
@@ -173,7 +174,7 @@ def test_limits_decide(tmp_path: Path) -> None:
     old, new = both()
     with make("memory", tmp_path) as gallery:
         Upgrade.start(gallery, to=NEW)
-        strict = Shadow(old=old, new=new, max_negative_flips=0.0, min_retention=5.0)
+        strict = Shadow(old=old, new=new, max_negative_flips=0.0, min_retention=2.0)
         assert shadow_gate(gallery, strict).verdict == "FAIL"
         mild = Shadow(old=old, new=new, max_negative_flips=1.0, min_retention=0.0)
         assert shadow_gate(gallery, mild).verdict == "PASS"
@@ -185,3 +186,19 @@ def test_labels_that_are_not_those_of_the_payload_are_noticed(tmp_path: Path) ->
         Upgrade.start(gallery, to=NEW)
         with pytest.raises(EvaluationError, match="payload's 'brand'"):
             shadow_gate(gallery, Shadow(old=old, new=new, label_key="brand"))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "named"),
+    [(OLD, STRANGER, "new"), (OLD, OLD, "new"), (NEW, OLD, "old"), (STRANGER, NEW, "old")],
+)
+def test_queries_of_another_space_than_the_upgrade_s_are_refused(
+    tmp_path: Path, old: Space, new: Space, named: str
+) -> None:
+    """A wrong file, the same one twice or both swapped: no verdict, and nothing is paused."""
+    with make("memory", tmp_path) as gallery:
+        upgrade = Upgrade.start(gallery, to=NEW)
+        shadow = Shadow(old=vectors(NAMES, old), new=vectors(NAMES, new))
+        with pytest.raises(SpaceMismatch, match=f"the {named} shadow queries are in"):
+            shadow_gate(gallery, shadow)
+        assert (upgrade.status().phase, upgrade.status().gate) == ("running", None)

@@ -31,6 +31,7 @@ from midspan.gallery import Gallery
 from midspan.gallery.routing import arm_of
 from midspan.spaces import Embeddings, Space
 from midspan.upgrade import MODES, Check, GateResult, Mode, Upgrade, judged_by
+from midspan.upgrade import start as begin
 from midspan.upgrade.worker import Settings
 from tests.gallery.milvus import Milvus
 from tests.gallery.postgres import Postgres
@@ -67,6 +68,8 @@ class UpgradeMachine(RuleBasedStateMachine):
         self.promised = True
         self.lost = 0  # items without an old vector when the upgrade began
         self.gate: str | None = None
+        self.judged: tuple[int, int] | None = None  # what the verdict was on: new vectors, items
+        self.failed_before = False  # the FAIL of a rolled back upgrade with the same vectors
         self.items: dict[str, set[str]] = {}  # id → fingerprints, true vectors only
         self.made = 0
 
@@ -98,6 +101,9 @@ class UpgradeMachine(RuleBasedStateMachine):
         own = {OLD.fingerprint, self.new.fingerprint}
         items = self.gallery.get_many(list(self.items))
         return {item.id for item in items if set(item.spaces) - own}
+
+    def tally(self) -> tuple[int, int]:
+        return sum(self.new.fingerprint in has for has in self.items.values()), len(self.items)
 
     # ---- items
 
@@ -162,19 +168,52 @@ class UpgradeMachine(RuleBasedStateMachine):
             rollback=promised,
             traffic=share,
         )
-        self._passed("start", "running")
-        self.share = share
-        self.promised, self.gate = promised, None
+        self._started("running", promised=promised, share=share)
+
+    def _started(self, phase: str, *, promised: bool, share: float) -> None:
+        self._passed("start", phase)
+        self.share, self.promised = share, promised
+        remembered = self.failed_before and self.tally()[0] > 0
+        self.gate, self.judged = ("FAIL", self.judged) if remembered else (None, None)
         self.lost = sum(OLD.fingerprint not in has for has in self.items.values())  # before it
 
-    @precondition(lambda self: self.phase in OPEN)
+    @precondition(
+        lambda self: (
+            self.phase == "none"
+            and self.mode == "map-gallery"
+            and self.serving is OLD
+            and all(OLD.fingerprint in has for has in self.items.values())
+        )
+    )
+    @rule(share=st.sampled_from(SHARES))
+    def start_that_stops_while_it_maps(self, share: float) -> None:
+        def dies(*args: object, **settings: object) -> int:
+            raise KeyboardInterrupt
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(begin, "map_items", dies)
+            with pytest.raises(KeyboardInterrupt):
+                self.upgrade.start(
+                    self.gallery, to=self.new, mode=self.mode, bridge=self.bridge, traffic=share
+                )
+        self._started("mapping", promised=True, share=share)
+
+    @precondition(lambda self: self.phase == "mapping")
+    @rule()
+    def start_again(self) -> None:
+        self.upgrade.start(
+            self.gallery, to=self.new, mode=self.mode, bridge=self.bridge, order="random"
+        )
+        self._passed("start", "running")
+
+    @precondition(lambda self: self.phase in (*OPEN, "mapping"))
     @rule(share=st.sampled_from(SHARES))
     def traffic(self, share: float) -> None:
         self.upgrade.set_traffic(share)
         self._passed("traffic", self.phase)
         self.share = share
 
-    @precondition(lambda self: self.gallery.state.target is not None)
+    @precondition(lambda self: self.gallery.state.target is not None and self.phase != "mapping")
     @rule(limit=st.sampled_from((2, 100)))
     def run(self, limit: int) -> None:
         target = self.gallery.state.target
@@ -200,7 +239,7 @@ class UpgradeMachine(RuleBasedStateMachine):
     @rule()
     def resume(self) -> None:
         if self.gate == "FAIL":
-            with pytest.raises(GalleryError, match="an override"):
+            with pytest.raises(GalleryError, match="with `override`"):
                 self.upgrade.resume()
         self.upgrade.resume(override="because" if self.gate == "FAIL" else None)
         self._passed("resume", "running")
@@ -209,7 +248,7 @@ class UpgradeMachine(RuleBasedStateMachine):
     @rule(verdict=st.sampled_from(VERDICTS))
     def judge(self, verdict: str) -> None:
         judged_by(self.gallery, result(verdict))
-        self.gate = verdict
+        self.gate, self.judged = verdict, self.tally()
         if verdict == "FAIL":
             self._passed("fail", "paused")
 
@@ -222,9 +261,11 @@ class UpgradeMachine(RuleBasedStateMachine):
             with pytest.raises(GalleryError, match="vector"):
                 self.upgrade.finish(force=force, override="because")
             return
-        doubtful = self.gate not in (None, "PASS")
-        if doubtful:
-            with pytest.raises(GalleryError, match="expected PASS"):
+        current = self.judged == self.tally()
+        doubtful = self.gate != "PASS" or not current
+        if doubtful:  # so few items cannot be asked
+            why = "expected PASS" if current else "requires a PASS of the gate, which"
+            with pytest.raises(GalleryError, match=why):
                 self.upgrade.finish(force=force)
         done = self.upgrade.finish(force=force, override="because" if doubtful else None)
         assert done.kept == sum(OLD.fingerprint in has for has in self.items.values())
@@ -267,6 +308,7 @@ class UpgradeMachine(RuleBasedStateMachine):
             for has in self.items.values():
                 has.discard(self.new.fingerprint)
         self._passed("rollback", "none")
+        self.failed_before = self.gate == "FAIL"
         assert self.gallery.state.live == (OLD.fingerprint,)
 
     @rule()
@@ -274,8 +316,9 @@ class UpgradeMachine(RuleBasedStateMachine):
         version = self.gallery.state.version
         allowed = {
             "none": ("start",),
-            "running": ("pause", "resume", "finish", "rollback"),  # resume: it runs already
-            "paused": ("pause", "resume", "finish", "rollback"),
+            "mapping": ("start", "traffic", "rollback"),
+            "running": ("pause", "resume", "traffic", "finish", "rollback"),  # resume: it runs
+            "paused": ("pause", "resume", "traffic", "finish", "rollback"),
             "finished": ("forget", "rollback"),
         }[self.phase]
         steps: dict[str, Callable[[], object]] = {
@@ -285,6 +328,7 @@ class UpgradeMachine(RuleBasedStateMachine):
             "pause": self.upgrade.pause,
             "resume": lambda: self.upgrade.resume(override="because"),
             "finish": lambda: self.upgrade.finish(force=True, override="because"),
+            "traffic": lambda: self.upgrade.set_traffic(0.5),
             "forget": self.upgrade.forget,
             "rollback": self.upgrade.rollback,
         }
@@ -346,18 +390,18 @@ def in_qdrant_local(folder: Path) -> str:
     return f"qdrant+local://:memory:/s{uuid.uuid4().hex[:12]}?catalogue={folder / 'catalogue.db'}"
 
 
+ANYWHERE = ("pause", "fail", "finish")  # whatever the share of the traffic
 STEPS = {
     ("none", "start"),
     ("shadow", "traffic"),
     ("canary", "traffic"),
-    ("running", "pause"),
-    ("running", "fail"),
     ("paused", "resume"),
-    ("running", "finish"),
     ("paused", "finish"),
     ("finished", "forget"),
+    *((stage, step) for stage in ("shadow", "canary", "running") for step in ANYWHERE),
     *((stage, "rollback") for stage in ("shadow", "canary", *OPEN, "finished")),
 }
+MAPPING = {("mapping", "start"), ("mapping", "traffic"), ("mapping", "rollback")}
 
 
 def machine_for(locate: Callable[[Path], str], mode: str) -> type[UpgradeMachine]:
@@ -393,12 +437,21 @@ def follow_the_script(locate: Callable[[Path], str], mode: str) -> None:
         steps(start(1.0), lambda: machine.judge("FAIL"), machine.resume)
         steps(lambda: machine.judge("PASS"), lambda: machine.finish(force=False))
         steps(lambda: machine.complete(paused=True), back)
+        for share in (0.0, 0.5):
+            steps(start(share), machine.pause, machine.resume, lambda: machine.judge("FAIL"))
+            steps(machine.resume, lambda: machine.complete(paused=False))
+            steps(machine.what_the_phase_forbids_is_refused, back)
+        if mode == "map-gallery":
+            stopped = machine.start_that_stops_while_it_maps
+            steps(lambda: stopped(0.5), machine.what_the_phase_forbids_is_refused, back)
+            steps(lambda: stopped(0.5), lambda: machine.traffic(0.0), machine.start_again, back)
         steps(start(1.0), lambda: machine.complete(paused=False), machine.add_new_only)
         steps(machine.what_the_phase_forbids_is_refused, machine.forget)
         steps(machine.what_the_phase_forbids_is_refused)
     finally:
         machine.teardown()
-    assert kind.seen >= STEPS, "the script makes every step"
+    wanted = STEPS | (MAPPING if mode == "map-gallery" else set())
+    assert kind.seen >= wanted, f"the script makes every step, also {wanted - kind.seen}"
 
 
 def walk(locate: Callable[[Path], str], mode: str, *, examples: int, length: int) -> None:

@@ -202,7 +202,7 @@ def test_finish_waits_for_the_last_item_whatever_the_flag(gallery: Gallery) -> N
         upgrade.finish()
     upgrade.run(embed, settings=QUICK)
     assert accounted(gallery) == (0, 59, 1)
-    with pytest.raises(GalleryError, match="1 failed"):
+    with pytest.raises(GalleryError, match=r": 1 of 60 items failed; .*failures --delete"):
         upgrade.finish()
     with pytest.raises(GalleryError, match="1 of 60 items would be left without a vector"):
         upgrade.finish(force=True, override="whatever")
@@ -219,7 +219,9 @@ def test_a_forced_finish_keeps_mapped_vectors(gallery: Gallery, tmp_path: Path) 
         gallery, to=WIDE, mode="map-gallery", bridge=bridge(tmp_path, OLD, WIDE)
     )
     upgrade.run(encoder(WIDE), limit=10, settings=QUICK)
-    assert upgrade.finish(force=True).left == 50
+    with pytest.raises(GalleryError, match="requires a PASS of the gate, which was not asked"):
+        upgrade.finish(force=True)
+    assert upgrade.finish(force=True, override="the encoder is gone").left == 50
     assert gallery.count().without == 0
     assert len(gallery.search(vectors(["x"], WIDE), k=60)[0]) == 60
     upgrade.forget()
@@ -235,7 +237,7 @@ def test_forget_continues_after_a_stop_and_forbids_the_way_back(
 ) -> None:
     upgrade = Upgrade.start(gallery, to=NEW)
     upgrade.run(encoder(NEW), settings=QUICK)
-    with pytest.raises(GalleryError, match="is running; only one that is finished can forget"):
+    with pytest.raises(GalleryError, match="is running; only a finished upgrade can be forgotten"):
         upgrade.forget()
     upgrade.finish()
     for step in (upgrade.pause, upgrade.resume):
@@ -430,7 +432,7 @@ def test_start_after_a_failed_test_of_training_requires_a_reason(gallery: Galler
     )
     failed = replace(NEW, evidence=(found,))
     before = gallery.state
-    with pytest.raises(EvidenceFailed, match=r"cross 40\.00 %.* with an override"):
+    with pytest.raises(EvidenceFailed, match=r"cross 40\.00 %.* with `override` \"reason\""):
         Upgrade.start(gallery, to=failed)
     with pytest.raises(GalleryError, match="an override needs a reason"):
         Upgrade.start(gallery, to=failed, override=" ")
@@ -493,7 +495,9 @@ def test_an_empty_gallery_can_be_upgraded(tmp_path: Path) -> None:
         upgrade = Upgrade.start(gallery, to=NEW, order="uncertainty")
         assert upgrade.run(encoder(NEW)).stopped == "done"
         add(gallery, ["first"], NEW, OLD)
-        assert upgrade.finish().left == 0
+        with pytest.raises(GalleryError, match="fewer than 20 queries decide nothing"):
+            upgrade.finish()
+        assert upgrade.finish(override="one item").left == 0
         assert gallery.search(vectors(["first"], NEW), k=5)[0][0].id == "first"
 
 

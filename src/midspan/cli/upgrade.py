@@ -203,8 +203,8 @@ def resume(
 @app.command("gate")
 def gate(
     location: Annotated[str, LOCATION],
-    shadow_old: Annotated[Path, SHADOW_OLD],
-    shadow_new: Annotated[Path, SHADOW_NEW],
+    shadow_old: Annotated[Path | None, SHADOW_OLD] = None,
+    shadow_new: Annotated[Path | None, SHADOW_NEW] = None,
     queries: Annotated[Path | None, QUERIES] = None,
     group: Annotated[str | None, GROUP] = None,
     max_negative_flips: Annotated[float | None, MAX_FLIPS] = None,
@@ -214,10 +214,12 @@ def gate(
 ) -> None:
     """Ask the old service and today's the same queries. A FAIL pauses.
 
-    What is right is said by clicks (--queries), or by labels, or else by what both encoders agree
+    The queries are those of two files, or else the items of the sample that `start` kept. What is
+    right is said by clicks (--queries), or by labels, or else by what both encoders agree
     on. The interval decides: INCONCLUSIVE (exit code 3) says how many more queries are needed.
     """
-    from midspan.upgrade import judged_by, shadow_gate
+    from midspan.upgrade import judged_by, own_gate, shadow_gate
+    from midspan.upgrade.own_queries import GateSettings
 
     shadow = shadow_from(
         shadow_old,
@@ -228,9 +230,12 @@ def gate(
         queries=queries,
         group=group,
     )
-    assert shadow is not None
+    own = GateSettings(min_retention, max_negative_flips, group)
     with opened(location) as upgrade:
-        result = shadow_gate(upgrade.gallery, shadow)
+        if shadow is not None:
+            result = shadow_gate(upgrade.gallery, shadow)
+        else:
+            result = own_gate(upgrade.gallery, own)
         judged_by(upgrade.gallery, result)
     if as_json:
         print_json(result.to_dict())
@@ -261,5 +266,6 @@ def rollback(
     if done.without:
         print(
             f"{done.without:,} items came without an old vector and are not found now; embed them "
-            f"with the old encoder: midspan upgrade run {location} --encoder OLD"
+            f"with the old encoder: midspan upgrade run {location} --encoder OLD, or give their "
+            f"vectors: midspan upgrade run {location} --vectors OLD.npz"
         )

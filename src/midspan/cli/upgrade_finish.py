@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from midspan.cli.output import JSON_OPTION, print_json
+from midspan.cli.output import JSON_OPTION, percent, print_json
 from midspan.cli.upgrade_options import LOCATION, OVERRIDE
 from midspan.cli.upgrade_sources import opened
 
@@ -62,7 +62,11 @@ def finish(
     ] = False,
     as_json: bool = JSON_OPTION,
 ) -> None:
-    """The new vectors alone answer. The old ones are kept, so that a rollback stays possible."""
+    """The new vectors alone answer. The old ones are kept, so that a rollback stays possible.
+
+    Wants a PASS of the gate on the gallery as it is now: if there is none, the gate is asked with
+    the gallery's own items. --override "reason" finishes without.
+    """
     with opened(location) as upgrade:
         done = upgrade.finish(force=force, override=override, keep_old=keep_old)
         if hand_over:
@@ -76,6 +80,11 @@ def finish(
         return
     left = f"; {done.left:,} items are left to embed" if done.left else ""
     print(f"{location} is in {space}{left}")
+    if done.traffic < 1:
+        print(
+            f"the new way had answered {percent(done.traffic)} % of the traffic until now; from "
+            "the next query on it answers all"
+        )
     if dropped:
         print(f"{dropped:,} old vectors dropped")
         return

@@ -28,7 +28,9 @@ TRAFFIC = typer.Option(
     help="Share of the queries that the new way answers (5%, 0.05); 0: shadow. The rest is "
     "answered as before."
 )
-SHADOW_OLD = typer.Option(help="Queries of the old encoder, best with labels: .npz.")
+SHADOW_OLD = typer.Option(
+    help="Queries of the old encoder, best with labels: .npz. Default: the kept sample."
+)
 SHADOW_NEW = typer.Option(help="The same queries (by id) of the new encoder: .npz.")
 QUERIES = typer.Option(
     "--queries",
@@ -36,7 +38,7 @@ QUERIES = typer.Option(
     "of the shadow queries.",
 )
 GROUP = typer.Option(
-    help="Column of --shadow-old, or payload field: no group of it may be significantly worse."
+    help="Column of the queries, or payload field: no group of it may be significantly worse."
 )
 MAX_FLIPS = typer.Option(
     help="A limit on the share of queries that turn from right to wrong; default: none."
@@ -55,6 +57,8 @@ def share(text: str) -> float:
         value = float(plain.removesuffix("%")) / (100 if plain.endswith("%") else 1)
     except ValueError as error:
         raise typer.BadParameter(f"{text!r}; expected a share: 5%, 0.05") from error
+    if 1 < value <= 100 and not plain.endswith("%"):
+        raise typer.BadParameter(f"{text!r}; expected a share: did you mean {plain}%?")
     if not 0 <= value <= 1:
         raise typer.BadParameter(f"{text!r}; expected a share between 0 and 100%")
     return value

@@ -37,11 +37,12 @@ from midspan.cli.upgrade_sources import embed_from, opened, shadow_from, source_
 from midspan.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from midspan.gallery import Gallery
-    from midspan.upgrade import Reason, Report
+    from midspan.upgrade import GateResult, Reason, Report, Status
     from midspan.upgrade.cluster import ClusterReport, Make
+    from midspan.upgrade.own_queries import GateSettings
 
 SHOWN = 10  # reasons in the table
 
@@ -84,12 +85,14 @@ def run(
     """The backfill. Stop it at any time, start it again, run it in several processes at once.
 
     Items that failed are tried again when the vectors come from another source than before. The
-    exit code is 1 if items failed, or if the upgrade is paused or ended. With shadow queries the
-    gate is asked 20 times on the whole way; a FAIL pauses the upgrade. With --ray the workers of a
+    exit code is 1 if items failed, or if the upgrade is paused or ended. The gate is asked 20 times
+    on the whole way, with shadow queries or else with the sample that `start` kept; a FAIL pauses
+    the upgrade. With --ray the workers of a
     cluster embed, and this process claims and writes.
     """
     from midspan.upgrade import Settings, reasons, watch
     from midspan.upgrade.cluster import run_on_cluster
+    from midspan.upgrade.own_queries import GateSettings
 
     cluster = workers_from(ray, workers, gpus_per_worker, ship_images=ship_images)
     make = None if cluster is None else _made_there(embeddings, encoder)
@@ -112,7 +115,10 @@ def run(
         watched(upgrade.gallery, max_latency, full_speed=full_speed) as latency,
     ):
         retried = _retried(upgrade.gallery, embeddings, encoder, spaces)
-        check = None if shadow is None else watch(upgrade.gallery, shadow)
+        own = GateSettings(min_retention, max_negative_flips, group)
+        check = _watched_by_sample(upgrade.gallery, own)
+        if shadow is not None:
+            check = watch(upgrade.gallery, shadow)
         # A search that comes in the middle of a batch waits for all of it; images that travel fill
         # the cluster's memory: keep them small.
         small = latency is not None or ship_images
@@ -147,10 +153,26 @@ def run(
         if report.stopped == "done":
             build_indexes(upgrade.gallery)
         failures = reasons(upgrade.gallery) if report.failed else []
-        stopped = report.stopped in ("paused", "ended") or upgrade.status().phase == "paused"
-    _print(report, spread, failures, retried=retried, as_json=as_json)
+        status = upgrade.status()
+        stopped = report.stopped in ("paused", "ended") or status.phase == "paused"
+    _print(report, spread, failures, retried=retried, status=status, as_json=as_json)
     if report.failed or stopped:
         raise typer.Exit(exits.INCOMPLETE)
+
+
+def _watched_by_sample(gallery: Gallery, own: GateSettings) -> Callable[[], GateResult] | None:
+    """The gate along the way, where the upgrade has a sample of items to ask with."""
+    from midspan.errors import EvaluationError
+    from midspan.gallery.records import Record
+    from midspan.upgrade import watch_own
+
+    record = Record.of(gallery.state)
+    if record is None or record.sample is None or record.phase != "running":
+        return None
+    try:
+        return watch_own(gallery, own)
+    except EvaluationError:  # too few of the sample's items are left
+        return None
 
 
 def _retried(
@@ -182,17 +204,31 @@ def _made_there(embeddings: Path | None, encoder: str | None) -> Make:
     return carried(encoder)
 
 
+def paused_words(status: Status) -> list[str]:
+    """Why it stands still, and what to do."""
+    shop, why = status.location, status.reason or "no reason was given"
+    if status.gate != "FAIL":
+        return [f"paused ({why}): midspan upgrade resume {shop}, then run again"]
+    return [
+        f"the gate says FAIL and paused the upgrade ({why})",
+        f"look: midspan upgrade gate {shop}; back: midspan upgrade rollback {shop}; on: "
+        f'midspan upgrade resume {shop} --override "reason"',
+    ]
+
+
 def _print(
     report: Report,
     spread: ClusterReport | None,
     failures: Sequence[Reason],
     *,
     retried: int,
+    status: Status,
     as_json: bool,
 ) -> None:
     if as_json:
         document = {**asdict(report), "rate": report.rate, "seconds_left": report.seconds_left}
         document |= {"retried": retried, "reasons": [asdict(reason) for reason in failures]}
+        document |= {"gate": status.gate, "paused": status.reason}
         if spread is not None:
             document["cluster"] = {
                 "workers": spread.workers,
@@ -207,6 +243,8 @@ def _print(
         f"{report.seconds:.1f} s ({report.rate:,.0f} items/s); old {report.old:,} + new "
         f"{report.new:,} + failed {report.failed:,} = {report.all:,}"
     )
+    if status.phase == "paused":
+        print("\n".join(paused_words(status)))
     if retried:
         print(f"{retried:,} items that had failed were tried again: the source is another one")
     if failures:

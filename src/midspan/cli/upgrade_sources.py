@@ -73,11 +73,16 @@ def source_named(embeddings: Path | None, encoder: str | None, spaces: SpaceName
 
 def check_request(gallery: Gallery, *, mode: str, bridge: Path | None, order: str | None) -> None:
     """What can be refused before an encoder is loaded: that alone takes seconds."""
+    from midspan.gallery.records import Record
     from midspan.upgrade.priorities import check_order
-    from midspan.upgrade.start import check_end
+    from midspan.upgrade.start import check_bridge_given, check_closed, check_end
 
     check_order(gallery, order)
-    if bridge is not None and mode in ("map-query", "map-gallery"):
+    record = Record.of(gallery.state)
+    if record is None or record.phase != "mapping":  # which the same start continues
+        check_closed(gallery, gallery.state)
+    check_bridge_given(mode, bridge)
+    if bridge is not None:
         check_end(bridge, mode=mode, old=gallery.state.spaces[gallery.state.live[-1]])
 
 
@@ -114,8 +119,8 @@ def shadow_from(
     from midspan.upgrade import Shadow
 
     if old is None and new is None:
-        if queries is not None or group is not None:
-            raise ConfigError("--queries and --group need --shadow-old and --shadow-new")
+        if queries is not None:
+            raise ConfigError("--queries needs --shadow-old and --shadow-new")
         return None
     if old is None or new is None:
         raise ConfigError("shadow queries come in pairs: --shadow-old and --shadow-new")

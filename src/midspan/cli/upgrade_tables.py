@@ -19,6 +19,9 @@ def print_status(status: Status, *, as_json: bool) -> None:
     if as_json:
         print_json(status.to_dict())
         return
+    if status.phase == "none":
+        print(f"{status.location}: {status.none_words()}")
+        return
     rows = [
         ["phase", phase_words(status)],
         ["mode, order", f"{status.mode or '–'}, {status.order or '–'}"],
@@ -65,7 +68,9 @@ def gate_evidence(status: Status) -> list[list[str]]:
         return []
     values = f"as before {percent(seen['before'])}, the new way {percent(seen['after'])}"
     asked = f"{seen['queries']:,} queries at {percent(seen['share'])} % new"
-    return [[f"  {seen['metric']}, %", values], ["", asked]]
+    limits = [f"{name} {limit:g}" for name, limit in seen.get("limits", {}).items()]
+    rows = [[f"  {seen['metric']}, %", values], ["", asked]]
+    return [*rows, ["  limits", ", ".join(limits)]] if limits else rows
 
 
 def way_back(status: Status) -> list[list[str]]:
@@ -104,7 +109,7 @@ def print_plan(plan: Plan) -> None:
     if plan.curve is not None:
         shown = ", ".join(percent(value) for value in plan.curve["values"][::5])
         rows.append([f"expected {plan.curve['metric']}, %", f"{shown} at 0, 50, 100 %"])
-    print_table(f"{plan.location}: plan, nothing is written", ["", ""], rows)
+    print_table(f"{plan.location}: plan, nothing is changed", ["", ""], rows)
     for note in plan.notes:
         print(f"· {note}")
 

@@ -80,7 +80,8 @@ class Encoders:
         """
         record = Record.of(state)
         if record is None or record.phase not in ("running", "paused"):
-            return [self.for_query(state)], "old" if record is not None else "new"
+            mapping = record is not None and record.phase == "mapping"
+            return [self.for_query(state)], "old" if mapping else "new"
         old, new = self._by_space.get(record.old), self._by_space.get(record.new)
         arm: Arm = arm_of(key, record.traffic)
         if arm == "old" and old is not None:

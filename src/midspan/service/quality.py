@@ -1,28 +1,29 @@
 """How good the service is while the backfill goes: the same queries asked before and now.
 
-The queries are those of the set-up, or a sample of the gallery's own items, embedded by the new
-encoder. Each measurement is a line in the gallery's trail, so the curve and the flips survive a
-restart.
+The queries are those of the set-up, or the sample of items that the start of the upgrade kept, or
+else (an upgrade without one) some items that the new encoder embeds now. Each measurement is a line
+in the gallery's trail, so the curve and the flips survive a restart.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from midspan.errors import EvaluationError, GalleryError
-from midspan.gallery import AuditEvent, Gallery, Item
+from midspan.gallery import AuditEvent, Gallery
 from midspan.service import logs
 from midspan.service.core import Core
 from midspan.spaces import Embeddings
 from midspan.upgrade import GateResult, Record, Shadow, judged_by
 from midspan.upgrade.embed import embed_all
+from midspan.upgrade.own_queries import GateSettings, own_queries, with_labels
 from midspan.upgrade.priorities import sample_items
 from midspan.upgrade.shadow import gate_of, measure
 from midspan.upgrade.shadow_queries import Measured
@@ -91,7 +92,7 @@ class Quality:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._lock = threading.Lock()
-        self._shadow: tuple[str, Shadow] | None = None  # by the fingerprint of the target
+        self._shadow: tuple[float, Shadow] | None = None  # by the start of the upgrade
         self._curve: _Curve | None = None
 
     def gate(self, gallery: Gallery) -> GateResult:
@@ -173,8 +174,8 @@ class Quality:
 
     def _queries(self, gallery: Gallery) -> Shadow:
         record = open_record(gallery)
-        if self._shadow is None or self._shadow[0] != record.new:
-            self._shadow = (record.new, self._make_queries(gallery, record))
+        if self._shadow is None or self._shadow[0] != record.started:
+            self._shadow = (record.started, self._make_queries(gallery, record))
         return self._shadow[1]
 
     def _make_queries(self, gallery: Gallery, record: Record) -> Shadow:
@@ -185,6 +186,9 @@ class Quality:
                 new=Embeddings.load(settings.shadow_new, space=settings.new_space),
                 label_key=settings.label_key,
             )
+        if record.sample is not None:
+            with suppress(EvaluationError):  # too few of its items are left
+                return own_queries(gallery, GateSettings(label_key=settings.label_key))
         embed = self._core.embed_into(record.new)
         if embed is None:
             raise EvaluationError(
@@ -201,8 +205,8 @@ class Quality:
                 "queries: give shadow_old and shadow_new"
             )
         old, new = old.paired_with(new)
-        old = _with_labels(old, items, key=settings.label_key)
-        return Shadow(old=old, new=new, label_key=settings.label_key)
+        old = with_labels(old, items, key=settings.label_key)
+        return Shadow(old=old, new=new.take(old.ids), label_key=settings.label_key)
 
 
 def _right(found: Measured, row: int) -> tuple[str, ...]:
@@ -230,17 +234,6 @@ def _flipped(line: Mapping[str, Any]) -> Flipped:
         after_rank=line["after_rank"],
         right=tuple(line.get("right", ())),
     )
-
-
-def _with_labels(old: Embeddings, items: Sequence[Item], *, key: str) -> Embeddings:
-    """Labels if most of the sampled items have one; a query without is then left out."""
-    old = dataclasses.replace(old, columns={})
-    known = {item.id: item.payload[key] for item in items if key in item.payload}
-    rows = [row for row, id in enumerate(old.ids.tolist()) if id in known]
-    if 2 * len(rows) < len(old) or len(rows) < SMALLEST:
-        return old
-    kept = old[rows]
-    return kept.with_columns({"labels": np.array([str(known[id]) for id in kept.ids.tolist()])})
 
 
 def points_as_json(points: Sequence[Point]) -> list[dict[str, Any]]:

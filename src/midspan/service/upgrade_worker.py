@@ -175,8 +175,8 @@ class UpgradeWorker:
         self._rate = _Rate()
         rate = settings.max_rate if wanted is None else wanted.max_rate or settings.max_rate
         every = max(1, gallery.count().items // POINTS)
-        judged = record is not None and settings.shadow_old is not None
         measured = record is not None and self._quality.measure(gallery)
+        judged = measured and record is not None and record.phase == "running"
         report = run(
             gallery,
             self._counted(embed, every=every if measured and not judged else None),
@@ -217,7 +217,7 @@ class UpgradeWorker:
         return Staged(read=embed.read, embed=counted) if isinstance(embed, Staged) else counted
 
     def _check(self) -> Callable[[], GateResult]:
-        """The gate along the way: queries that were given for it may pause the upgrade."""
+        """The gate along the way: a FAIL pauses the upgrade."""
         return lambda: self._quality.judge(self._core.gallery)
 
 

@@ -8,6 +8,7 @@ from midspan.upgrade.finish import Finished, Forgotten, RolledBack
 from midspan.upgrade.gate import gate
 from midspan.upgrade.images import ImageEncoder, as_embed, images_embedder
 from midspan.upgrade.orders import ORDERS, Hints, order_named
+from midspan.upgrade.own_queries import own_gate, watch_own
 from midspan.upgrade.plan import Plan
 from midspan.upgrade.shadow import judged_by, shadow_gate, watch
 from midspan.upgrade.shadow_queries import Shadow
@@ -47,10 +48,12 @@ __all__ = [
     "judged",
     "judged_by",
     "order_named",
+    "own_gate",
     "reasons",
     "run",
     "shadow_gate",
     "use_source",
     "watch",
+    "watch_own",
     "without_uris",
 ]

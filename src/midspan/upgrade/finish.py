@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from typing import Any
 
 from midspan.errors import GalleryError, StateChanged
 from midspan.gallery import AuditEvent, Counts, Gallery, State
 from midspan.gallery.records import Record
+from midspan.gallery.routing import sample_kind
+from midspan.upgrade.own_queries import ask_before_finish, is_current
 from midspan.upgrade.steps import (
     change,
     check_override,
-    in_phase,
     open_record,
     overridden,
     record_of,
@@ -27,6 +29,8 @@ class Finished:
     kept: int  # old vectors, until `forget`
     keep_until: float | None  # seconds since 1970; None: until somebody asks
     left: int
+    gate: str | None  # the verdict that let it pass; else `override` says why
+    traffic: float  # share of the queries that the new way answered until now
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -55,10 +59,12 @@ def finish(
 ) -> Finished:
     """The new vectors alone answer. Until `forget` the old ones are kept, and a way back with them.
 
-    Requires a vector for every item, the index of the new vectors, and a gate that passed or was
-    never asked. force: finish with items that answer with a mapped vector, or without the index;
-    never with items that would be left without a vector. override: the reason to finish although
-    the gate did not pass. keep_old: seconds after which the old vectors may be dropped.
+    Requires a vector for every item, the index of the new vectors, and a gate that passed on the
+    gallery as it is now: where the last verdict is older than the last vectors, or was never asked
+    for, the gate is asked here, over the gallery's own items. force: finish with items that answer
+    with a mapped vector, or without the index; never with items that would be left without a
+    vector. override: the reason to finish without a PASS. keep_old: seconds after which the old
+    vectors may be dropped.
     """
     reason = check_override(override)
     if keep_old is not None and not keep_old >= 0:
@@ -70,11 +76,14 @@ def finish(
         if now.phase not in ("running", "paused"):
             raise _not_finishable(gallery, now)
         counts = gallery.count()
-        _check_finished(gallery, now, counts, force=force, overridden=reason is not None)
+        _check_complete(gallery, now, counts, force=force)
+        if reason is None:
+            _check_passed(gallery, now, counts)
         left = counts.pending + counts.failed
         after = dataclasses.replace(
             now,
             phase="finished",
+            traffic=1.0,
             reason=None,
             override=overridden(gallery, now, reason),
             keep_until=until,
@@ -86,6 +95,12 @@ def finish(
             upgrade=after.to_json(),
         )
 
+    record = open_record(gallery)
+    if record.phase not in ("running", "paused"):
+        raise _not_finishable(gallery, record)
+    _check_complete(gallery, record, gallery.count(), force=force)
+    if reason is None:
+        ask_before_finish(gallery)
     record, before = open_record(gallery), gallery.state
     details = {"to": record.new, "force": force, "override": reason, "keep_until": until}
     change(gallery, step, what="upgrade finish", details=details)
@@ -98,10 +113,17 @@ def finish(
             )
 
         change(gallery, back, what="upgrade finish undone", details={"without": counts.without})
-        _check_finished(gallery, record, gallery.count(), force=force, overridden=True)
+        _check_complete(gallery, record, gallery.count(), force=force)
         raise StateChanged(f"{gallery.location}: items came concurrently; finish again")
     kept = counts.stored.get(record.old, 0)
-    return Finished(record.new, kept, until, counts.pending + counts.failed)
+    return Finished(
+        space=record.new,
+        kept=kept,
+        keep_until=until,
+        left=counts.pending + counts.failed,
+        gate=record.gate,
+        traffic=record.traffic,
+    )
 
 
 def forget(gallery: Gallery) -> Forgotten:
@@ -114,17 +136,18 @@ def forget(gallery: Gallery) -> Forgotten:
         record = record_of(gallery, state)
         if record.phase == "forgetting":
             return state
-        return with_record(
-            state,
-            dataclasses.replace(
-                in_phase(gallery, state, "finished", to="forget"), phase="forgetting"
-            ),
-        )
+        if record.phase != "finished":
+            raise GalleryError(
+                f"{gallery.location}: the upgrade is {record.phase}; only a finished upgrade can "
+                "be forgotten; run midspan upgrade finish first"
+            )
+        return with_record(state, dataclasses.replace(record, phase="forgetting"))
 
     record = open_record(gallery)
     if record.phase != "forgetting":
         change(gallery, begin, what="upgrade forget", details={"space": record.old})
     dropped = drop_unused(gallery)
+    _drop_blobs(gallery, record)
 
     def close(state: State) -> State:
         return dataclasses.replace(state, upgrade=None)
@@ -132,6 +155,14 @@ def forget(gallery: Gallery) -> Forgotten:
     change(gallery, close, what="upgrade forgotten", details={"dropped": dropped})
     gallery.optimise()
     return Forgotten(record.old, dropped)
+
+
+def _drop_blobs(gallery: Gallery, record: Record) -> None:
+    """Samples hold old vectors too, and nothing needs the bridge between the two any more."""
+    for digest in gallery.blobs.of_kind(sample_kind(record.old)):
+        gallery.blobs.delete(digest)
+    if record.digest is not None:
+        gallery.blobs.delete(record.digest)
 
 
 def forget_if_due(gallery: Gallery) -> Forgotten | None:
@@ -174,10 +205,17 @@ def rollback(gallery: Gallery, *, drop: bool = False) -> RolledBack:
 
         if handed_over(gallery):
             take_back_table(gallery)
-    change(gallery, step, what="upgrade rollback", details={"from": record.new, "to": record.old})
+    details: dict[str, Any] = {"from": record.new, "to": record.old, "gate": record.gate}
+    if record.gate == "FAIL":  # which the next start with the same vectors is to know
+        details["evidence"] = record.evidence
+    change(gallery, step, what="upgrade rollback", details={**details, "drop": drop})
     without = gallery.count().without
     tidy(gallery)
-    return RolledBack(record.old, without, drop_unused(gallery) if drop else 0)
+    dropped = 0
+    if drop:
+        dropped = drop_unused(gallery)
+        gallery.optimise()
+    return RolledBack(record.old, without, dropped)
 
 
 def drop_unused(gallery: Gallery) -> int:
@@ -225,15 +263,22 @@ def _not_finishable(gallery: Gallery, record: Record) -> GalleryError:
     )
 
 
-def _check_finished(
-    gallery: Gallery, record: Record, counts: Counts, *, force: bool, overridden: bool
-) -> None:
+def _check_complete(gallery: Gallery, record: Record, counts: Counts, *, force: bool) -> None:
+    """A vector for every item, and the index of the new ones."""
     left = counts.pending + counts.failed
+    delete = "delete those that cannot be embedded with midspan upgrade failures --delete"
     if left and not force:
+        waiting = f"{counts.pending:,} of {counts.items:,} items have no new vector yet"
+        failed = f"{counts.failed:,} of {counts.items:,} items failed"
+        shown = [
+            words for words, count in ((waiting, counts.pending), (failed, counts.failed)) if count
+        ]
+        ways = ["continue with midspan upgrade run"] * bool(counts.pending)
+        ways += [f"try them again with midspan upgrade failures --retry, or {delete}"] * bool(
+            counts.failed
+        )
         raise GalleryError(
-            f"{gallery.location}: {counts.pending:,} of {counts.items:,} items have no new vector "
-            f"yet and {counts.failed:,} failed; continue with midspan upgrade run, or delete those "
-            "that cannot be embedded with midspan upgrade failures"
+            f"{gallery.location}: {' and '.join(shown)}; {'; '.join(ways)}"
             + ("; with `force` they keep their mapped vectors" if record.mapped else "")
         )
     without = left - (counts.live.get(record.mapped, 0) if record.mapped else 0)
@@ -241,16 +286,23 @@ def _check_finished(
         raise GalleryError(
             f"{gallery.location}: {without:,} of {counts.items:,} items would be left without a "
             "vector and could not be found any more; `force` does not change that. Continue with "
-            "midspan upgrade run, or delete those that cannot be embedded "
-            "with midspan upgrade failures"
+            f"midspan upgrade run, or {delete}"
         )
     if not force and record.new in gallery.indexes_due():
         raise GalleryError(
             f"{gallery.location}: the index of the new vectors is not built yet, and the old one "
             "would answer no more; wait for it, or build it now with midspan gallery optimise"
         )
-    if record.gate not in (None, "PASS") and not overridden:
-        raise GalleryError(
-            f"{gallery.location}: the last verdict of the gate is {record.gate}; expected PASS. "
-            "Ask it again with more queries, roll back, or finish with an override that says why"
-        )
+
+
+def _check_passed(gallery: Gallery, record: Record, counts: Counts) -> None:
+    if not counts.items or (record.gate == "PASS" and is_current(record, counts)):
+        return
+    if not is_current(record, counts):  # vectors came in the moment since it was asked
+        raise StateChanged(f"{gallery.location}: items came concurrently; finish again")
+    why = f" ({record.reason})" if record.gate == "FAIL" and record.reason else ""
+    raise GalleryError(
+        f"{gallery.location}: the last verdict of the gate is {record.gate}; expected PASS{why}. "
+        "Ask it again with more queries (midspan upgrade gate), roll back (midspan upgrade "
+        'rollback), or finish with `override` "reason"'
+    )

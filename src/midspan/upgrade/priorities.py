@@ -305,8 +305,13 @@ def kept_sample(
         )
     else:
         earlier = find_sample(gallery.blobs, old=old.fingerprint, new=new.fingerprint)
-        if earlier is not None and 2 * len(earlier[1]) >= min(count, items):
-            return earlier
+        if earlier is not None:
+            valid = still_valid(gallery, earlier[1], old=old.fingerprint)
+            if len(valid) == len(earlier[1]) and 2 * len(valid) >= min(count, items):
+                return earlier
+            if len(valid) >= FEWEST and 2 * len(valid) >= min(count, items):
+                pair = {"old": old.fingerprint, "new": new.fingerprint}
+                return store_sample(gallery.blobs, valid, **pair), valid
         if embed is None:
             return None
         theirs = embed_sample(gallery, embed, space=new, count=count, seed=seed)
@@ -317,6 +322,21 @@ def kept_sample(
         return None
     digest = store_sample(gallery.blobs, sample, old=old.fingerprint, new=new.fingerprint)
     return digest, sample
+
+
+def still_valid(gallery: Gallery, sample: PairedSample, *, old: str) -> PairedSample:
+    """Without items that were deleted since, or replaced: their old vector is another one."""
+    known = gallery.vectors(sample.ids.tolist(), space=old)
+    rows = {id: row for row, id in enumerate(known.ids.tolist())}
+    valid = [
+        place
+        for place, id in enumerate(sample.ids.tolist())
+        if id in rows
+        and np.allclose(known.vectors[rows[id]], sample.old[place], rtol=1e-4, atol=1e-6)
+    ]
+    if len(valid) == len(sample):
+        return sample
+    return PairedSample(sample.ids[valid], sample.old[valid], sample.new[valid])
 
 
 def embed_sample(

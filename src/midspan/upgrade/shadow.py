@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from midspan.errors import EvaluationError, GalleryError
+from midspan.errors import EvaluationError, GalleryError, SpaceMismatch
 from midspan.gallery import Gallery, Hit, State
 from midspan.gallery.records import Record
 from midspan.labels import check_overlap, warn_numbered
@@ -26,7 +26,7 @@ from midspan.upgrade.shadow_queries import (
     measured,
     search_both,
 )
-from midspan.upgrade.steps import change, open_record, with_record
+from midspan.upgrade.steps import change, kept_quality, open_record, with_record
 from midspan.upgrade.verdicts import Answers, Float64, GateResult, Limits
 
 __all__ = [
@@ -79,11 +79,24 @@ def measure(gallery: Gallery, shadow: Shadow) -> Measured:
             f"{gallery.location}: the upgrade is {record.phase}; the gate compares the old service "
             "with today's while an upgrade is running or paused"
         )
+    _check_spaces(gallery, record, shadow)
     if shadow.clicks is not None:
         return _by_clicks(gallery, shadow, shadow.clicks, old, new)
     if old.labels is not None:
         return _by_labels(gallery, shadow, old, new)
     return by_agreement(gallery, shadow, old, new)
+
+
+def _check_spaces(gallery: Gallery, record: Record, shadow: Shadow) -> None:
+    """Queries of any other encoder would be answered, and their verdict would mean nothing."""
+    for name, given, end in (("old", shadow.old, record.old), ("new", shadow.new, record.new)):
+        expected = gallery.state.spaces[end]
+        if not given.space.same_as(expected):
+            raise SpaceMismatch(
+                f"the {name} shadow queries are in {given.space}; expected {expected}, the {name} "
+                f"space of the upgrade of {gallery.location}: give the queries' vectors of that "
+                "encoder"
+            )
 
 
 def _by_labels(gallery: Gallery, shadow: Shadow, old: Embeddings, new: Embeddings) -> Measured:
@@ -176,12 +189,18 @@ def _groups(gallery: Gallery, shadow: Shadow, measured_answers: Measured) -> Col
 
 
 def judged_by(gallery: Gallery, result: GateResult) -> None:
-    """Keep the gate's verdict and its evidence with the upgrade; a FAIL pauses it."""
+    """Keep the gate's verdict and its evidence with the upgrade; a FAIL pauses it.
+
+    Somebody who went on against a FAIL with a reason is not stopped by the same FAIL again, only
+    by one that is worse.
+    """
     counts = gallery.count()
     evidence = {
         "metric": result.metric,
         "queries": result.n_queries,
         "share": round(counts.done / max(counts.items, 1), 4),
+        "new": counts.done,  # items with a new vector
+        "limits": {check.name: check.limit for check in result.checks},
         "before": result.before,  # the old way's quality, by the metric
         "after": result.after,
         "at": time.time(),
@@ -191,14 +210,34 @@ def judged_by(gallery: Gallery, result: GateResult) -> None:
         record = Record.of(state)
         if record is None:
             return state
-        record = dataclasses.replace(record, gate=result.verdict, evidence=evidence, override=None)
-        if result.verdict == "FAIL" and record.phase == "running":
+        known = result.verdict == "FAIL" and _known_fail(record, result)
+        record = dataclasses.replace(
+            record,
+            gate=result.verdict,
+            evidence=evidence,
+            override=record.override if known else None,
+        )
+        if result.verdict == "FAIL" and record.phase == "running" and not known:
             record = dataclasses.replace(record, phase="paused", reason=words(result))
+        elif record.phase == "paused" and (record.reason or "").startswith(GATE):
+            reason = words(result) if result.verdict == "FAIL" else None
+            record = dataclasses.replace(record, reason=reason)
         return with_record(state, record)
 
     details = {"verdict": result.verdict, "checks": words(result), **evidence}
     if Record.of(gallery.state) is not None:
         change(gallery, step, what="upgrade gate", details=details)
+
+
+GATE = "gate: "  # what the reason of a pause by the gate begins with
+WORSE = 0.02  # of the old service's quality, that a FAIL which was overridden may vary by
+
+
+def _known_fail(record: Record, result: GateResult) -> bool:
+    """A FAIL that was overridden, and that is no worse now than it was then."""
+    kept = (record.override or {}).get("kept")
+    now = kept_quality(result.before, result.after)
+    return kept is not None and now is not None and now >= kept - WORSE
 
 
 def words(result: GateResult) -> str:
@@ -207,7 +246,7 @@ def words(result: GateResult) -> str:
     checks += [(f"{name}: ", check) for name, one in result.groups.items() for check in one]
     failed = [pair for pair in checks if pair[1].verdict == "FAIL"]
     shown = failed or [("", check) for check in result.checks]
-    return "gate: " + "; ".join(
+    return GATE + "; ".join(
         f"{group}{check.name} {check.value:.4f} ({check.low:.4f} to {check.high:.4f}), limit "
         f"{check.limit:g}"
         for group, check in shown

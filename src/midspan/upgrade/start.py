@@ -233,7 +233,9 @@ def check_bridge_given(mode: str, bridge: str | Path | None) -> None:
             "midspan bridge fit"
         )
     if not maps and bridge is not None:
-        does = "compares vectors as they are" if mode == "direct" else "searches each part by itself"
+        does = (
+            "compares vectors as they are" if mode == "direct" else "searches each part by itself"
+        )
         raise ConfigError(f"mode {mode} {does} and takes no bridge; leave out `bridge`")
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from midspan.errors import MidspanError
 from midspan.gallery import AuditEvent, Counts, Gallery
 from midspan.gallery.info import space_names
-from midspan.gallery.records import Record
+from midspan.gallery.records import PROMISING, Record
 from midspan.gallery.routing import Arm
 from midspan.html_table import html_facts
 from midspan.upgrade.backfill import TELL_EVERY
@@ -27,10 +27,15 @@ RECENT = 3 * TELL_EVERY  # seconds; a worker that told nothing since then does n
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """old + new + failed = all, always. `phase` is "none" if no upgrade is open."""
+    """old + new + failed = all, always.
+
+    `phase` is "none" if no upgrade is open: then all items are in `space`, but for those (`old`,
+    `failed`) that wait for a vector in it.
+    """
 
     location: str
     phase: str
+    space: str  # name of the one that new items come in
     mode: str | None
     order: str | None
     from_space: str | None
@@ -40,13 +45,13 @@ class Status:
     failed: int
     all: int
     by_space: Mapping[str, int]  # items by the space that answers for them
-    rate: float | None  # items a second, all workers together; None: nobody works
+    rate: float | None  # items a second, all workers together; None: nobody works, or may
     seconds_left: float | None
     standardised: bool  # scores of the two parts are merged over a sample; else as they are
-    traffic: float | None  # share of the queries that the new way answers; 0: shadow
+    traffic: float | None  # share of the queries that the new way answers; 0: shadow; None: over
     rollback: bool  # promised
     gate: str | None
-    evidence: Mapping[str, Any] | None  # of the gate: metric, queries, share, before, after, at
+    evidence: Mapping[str, Any] | None  # of the gate: metric, queries, share, limits, …
     arms: Mapping[str, ArmTimes]  # live searches: old (as before), new; of all processes
     reason: str | None  # why it is paused
     indexes: Mapping[str, Mapping[str, Any]]  # by the name of a space: rows, kind, state, …
@@ -59,7 +64,17 @@ class Status:
     def share(self) -> float:
         return self.new / self.all if self.all else 1.0
 
+    def none_words(self) -> str:
+        """Of a gallery without an upgrade."""
+        there = self.all - self.old - self.failed
+        words = f"no upgrade is open; {there:,} items in {self.space!r}"
+        if self.old:
+            words += f", {self.old:,} wait for a vector in it (midspan upgrade run)"
+        return words + (f", {self.failed:,} failed" if self.failed else "")
+
     def __repr__(self) -> str:
+        if self.phase == "none":
+            return f"Status({self.location}: {self.none_words()})"
         way = f", {self.from_space} → {self.to_space}" if self.to_space else ""
         return (
             f"Status({self.location}: {self.phase}{way}; old {self.old:,} + new {self.new:,} + "
@@ -79,14 +94,17 @@ class Status:
 def status(gallery: Gallery) -> Status:
     state, counts = gallery.state, gallery.count()
     record, names = Record.of(state), space_names(state)
-    rate = work_rate(gallery.audit_log(limit=200), now=time.time()) if counts.pending else None
+    phase = "none" if record is None else record.phase
+    working = counts.pending and phase not in ("mapping", "paused", "forgetting")
+    rate = work_rate(gallery.audit_log(limit=200), now=time.time()) if working else None
     return Status(
         location=gallery.location,
-        phase="none" if record is None else record.phase,
+        phase=phase,
+        space=names[state.live[0]],
         mode=None if record is None else record.mode,
         order=None if record is None else record.order,
         from_space=None if record is None else names.get(record.old, record.old),
-        to_space=names.get(to) if (to := state.target if record is None else record.new) else None,
+        to_space=None if record is None else names.get(record.new, record.new),
         old=counts.pending,
         new=counts.done,
         failed=counts.failed,
@@ -94,8 +112,8 @@ def status(gallery: Gallery) -> Status:
         by_space={names[space]: count for space, count in counts.live.items()},
         rate=rate,
         seconds_left=counts.pending / rate if rate else None,
-        standardised=record is not None and record.sample is not None,
-        traffic=None if record is None else record.traffic,
+        standardised=phase in PROMISING and record is not None and record.sample is not None,
+        traffic=record.traffic if record is not None and phase in PROMISING else None,
         rollback=record is not None and record.rollback,
         gate=None if record is None else record.gate,
         evidence=None if record is None else record.evidence,
@@ -119,9 +137,11 @@ def would_vanish(record: Record, counts: Counts) -> int:
 
 
 def work_rate(trail: list[AuditEvent], *, now: float) -> float | None:
-    """Sum over the workers of what each last told, if that is not long ago."""
+    """Sum over the workers of what each last told of this upgrade, if that is not long ago."""
     latest: dict[str, float] = {}
     for entry in trail:  # newest first
+        if entry.what in ("upgrade start", "upgrade rollback"):
+            break  # before it was other work
         if entry.what != "upgrade run" or now - entry.when > RECENT:
             continue
         details = entry.details

@@ -28,7 +28,7 @@ def pause(gallery: Gallery, *, reason: str | None = None) -> None:
     """The backfill stops within a batch, in every process; searches continue as they are."""
 
     def step(state: State) -> State:
-        record = in_phase(gallery, state, "running", to="pause")
+        record = in_phase(gallery, state, "running", to="paused")
         return with_record(state, dataclasses.replace(record, phase="paused", reason=reason))
 
     if open_record(gallery).phase != "paused":
@@ -40,11 +40,11 @@ def resume(gallery: Gallery, *, override: str | None = None) -> None:
     reason = check_override(override)
 
     def step(state: State) -> State:
-        record = in_phase(gallery, state, "paused", to="resume")
+        record = in_phase(gallery, state, "paused", to="resumed")
         if record.gate == "FAIL" and reason is None:
             raise GalleryError(
                 f"{gallery.location}: the gate failed ({record.reason or 'see the audit log'}); "
-                "roll back, or resume with an override that says why"
+                'roll back (midspan upgrade rollback), or resume with `override` "reason"'
             )
         return with_record(
             state,
@@ -68,7 +68,13 @@ def set_traffic(gallery: Gallery, share: float) -> None:
     chosen, before = check_traffic(share), open_record(gallery).traffic
 
     def step(state: State) -> State:
-        return with_record(state, dataclasses.replace(record_of(gallery, state), traffic=chosen))
+        record = record_of(gallery, state)
+        if record.phase not in ("mapping", "running", "paused"):
+            raise GalleryError(
+                f"{gallery.location}: the upgrade is {record.phase}, and the new vectors answer "
+                "all queries; a share of traffic can be set before midspan upgrade finish"
+            )
+        return with_record(state, dataclasses.replace(record, traffic=chosen))
 
     change(gallery, step, what="upgrade traffic", details={"from": before, "to": chosen})
 
@@ -82,7 +88,7 @@ def open_record(gallery: Gallery) -> Record:
     record = Record.of(gallery.state)
     if record is None:
         raise GalleryError(
-            f"{gallery.location}: no upgrade is open; begin one with midspan upgrade start"
+            f"{gallery.location}: no upgrade is open; the gallery is in {gallery.space}"
         )
     return record
 
@@ -124,7 +130,8 @@ def in_phase(gallery: Gallery, state: State, phase: str, *, to: str) -> Record:
     record = record_of(gallery, state)
     if record.phase != phase:
         raise GalleryError(
-            f"{gallery.location}: the upgrade is {record.phase}; only one that is {phase} can {to}"
+            f"{gallery.location}: the upgrade is {record.phase}; only one that is {phase} can be "
+            f"{to}"
         )
     return record
 
@@ -136,4 +143,16 @@ def with_record(state: State, record: Record) -> State:
 def overridden(gallery: Gallery, record: Record, reason: str | None) -> Mapping[str, Any] | None:
     if reason is None:
         return record.override
-    return {"who": gallery.who, "reason": reason, "gate": record.gate, "at": time.time()}
+    seen = record.evidence or {}
+    return {
+        "who": gallery.who,
+        "reason": reason,
+        "gate": record.gate,
+        "kept": kept_quality(seen.get("before"), seen.get("after")),
+        "at": time.time(),
+    }
+
+
+def kept_quality(before: float | None, after: float | None) -> float | None:
+    """The new way's quality as a share of the old way's."""
+    return after / before if before and after is not None else None

@@ -277,7 +277,11 @@ class Upgrade:
         override: str | None = None,
         keep_old: float | None = None,
     ) -> Finished:
-        """The new vectors alone answer; the old ones are kept until `forget`."""
+        """The new vectors alone answer; the old ones are kept until `forget`.
+
+        Wants a PASS of the gate on the gallery as it is now, and asks it with the gallery's own
+        items if there is none. override: the reason to finish without; it is recorded.
+        """
         return ending.finish(self.gallery, force=force, override=override, keep_old=keep_old)
 
     def forget(self) -> Forgotten:

@@ -33,6 +33,7 @@ class ArmTimes:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpgradeStatus:
     phase: str  # none, mapping, running, paused, finished, forgetting
+    space: str  # name of the one that new items come in
     mode: str | None
     order: str | None
     from_space: str | None
@@ -46,12 +47,12 @@ class UpgradeStatus:
     rate: float | None  # items a second
     seconds_left: float | None
     standardised: bool  # scores of old and new vectors are merged over a sample
-    traffic: float | None  # share of the queries that the new way answers; 0: shadow
+    traffic: float | None  # share of the queries that the new way answers; 0: shadow; None: over
     arms: dict[str, ArmTimes]  # by the way that answered: old (as before), new
     rollback: bool  # still promised
     gate: str | None
     gates: tuple[GateVerdict, ...]  # the newest first
-    evidence: dict[str, Any] | None  # of the last: metric, queries, share, before, after, at
+    evidence: dict[str, Any] | None  # of the last: metric, queries, share, limits, before …
     reason: str | None
     started: float | None
     job: JobStatus
