@@ -185,7 +185,7 @@ def finish(bench: Bench) -> Measured:
     with Gallery.open(bench.gallery) as gallery:
         upgrade = Upgrade.start(gallery, to=NEW, order="random")
         with (clock := Clock()):
-            upgrade.finish()
+            upgrade.finish(override="a benchmark")
             assert upgrade.forget().dropped == bench.items
         return clock.measured()
 

@@ -131,7 +131,7 @@ def _costs(engine: str, world: World, where: Place) -> Found:
     yield "vector_bytes", max(0.0, vectors / items - 4 * DIM), "bytes"
     yield "item_bytes", max(0.0, rest / items), "bytes"
     with Gallery.open(where.location) as gallery:
-        Upgrade(gallery).finish()
+        Upgrade(gallery).finish(override="a benchmark")
         Upgrade(gallery).forget()
     yield from _index(engine, world, where)
 

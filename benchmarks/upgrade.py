@@ -177,7 +177,7 @@ def along(world: World, note: Notes) -> None:
             note("recall", f"at {share:.0%}, at once", now)
             note("recall", f"at {share:.0%}, settled", later, ">= 0.95")
             lowest = min(lowest, later)
-        upgrade.finish()
+        upgrade.finish(override="a benchmark")
         upgrade.forget()
         settle(gallery, new)
         note("recall", "finished", quality(gallery, NEW, new), ">= 0.95")

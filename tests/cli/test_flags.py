@@ -121,3 +121,9 @@ def test_search_with_vectors_of_a_stranger_names_no_flag(midspan: Command, tmp_p
     assert code == 2
     assert err.rstrip().endswith("or compare them as they are with --direct")
     assert len(Embeddings.load(other)) == 20
+
+
+def test_an_argument_after_a_command_is_its_flag() -> None:
+    message = "delete them with midspan upgrade failures `delete`, or finish with `override`"
+    shown = with_flags(message, ["upgrade", "finish", "shop.midspan"])
+    assert shown == "delete them with midspan upgrade failures --delete, or finish with --override"

@@ -121,7 +121,7 @@ def test_hostile_ids_and_payloads_live_through_an_upgrade(run: Run, tmp_path: Pa
     file = new.save(tmp_path / "n.npz")
     run("upgrade", "start", shop, "--to", file, "--order", "random")
     assert run("upgrade", "run", shop, "--embeddings", file)["new"] == len(names)
-    assert run("upgrade", "finish", shop)["left"] == 0
+    assert run("upgrade", "finish", shop, "--override", "ten items")["left"] == 0
     found = run("gallery", "search", shop, "--vectors", file, "-k", 1)["results"]
     assert [hits[0]["id"] for hits in found] == names
     only = json.dumps({"place": 4})

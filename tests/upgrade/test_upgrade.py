@@ -202,7 +202,7 @@ def test_finish_waits_for_the_last_item_whatever_the_flag(gallery: Gallery) -> N
         upgrade.finish()
     upgrade.run(embed, settings=QUICK)
     assert accounted(gallery) == (0, 59, 1)
-    with pytest.raises(GalleryError, match=r": 1 of 60 items failed; .*failures --delete"):
+    with pytest.raises(GalleryError, match=r": 1 of 60 items failed; .*failures `delete`"):
         upgrade.finish()
     with pytest.raises(GalleryError, match="1 of 60 items would be left without a vector"):
         upgrade.finish(force=True, override="whatever")

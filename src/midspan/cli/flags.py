@@ -14,12 +14,21 @@ RENAMED = {
     "pack": "ship_images",
 }
 _ARGUMENT = re.compile(r"`([a-z][a-z_]*)`")
+_COMMAND = re.compile(r"midspan ((?:[a-z][a-z-]* )+)`([a-z][a-z_]*)`")  # of the verb it names
 
 
 def with_flags(message: str, words: Sequence[str]) -> str:
-    """`restart` → --restart where the verb (the first of `words`) has it; else it is for Python."""
+    """`restart` → --restart where the verb (the first of `words`) has it; else it is for Python.
+
+    After the name of a command (midspan upgrade failures `delete`) it is a flag of that one.
+    """
     from midspan.cli import app
 
+    def of_command(match: re.Match[str]) -> str:
+        flag = flags_of(app, tuple(match[1].split())).get(match[2])
+        return match[0] if flag is None else f"midspan {match[1]}{flag}"
+
+    message = _COMMAND.sub(of_command, message)
     flags = flags_of(app, tuple(words))
 
     def shown(match: re.Match[str]) -> str:

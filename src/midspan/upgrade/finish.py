@@ -266,7 +266,7 @@ def _not_finishable(gallery: Gallery, record: Record) -> GalleryError:
 def _check_complete(gallery: Gallery, record: Record, counts: Counts, *, force: bool) -> None:
     """A vector for every item, and the index of the new ones."""
     left = counts.pending + counts.failed
-    delete = "delete those that cannot be embedded with midspan upgrade failures --delete"
+    delete = "delete those that cannot be embedded with midspan upgrade failures `delete`"
     if left and not force:
         waiting = f"{counts.pending:,} of {counts.items:,} items have no new vector yet"
         failed = f"{counts.failed:,} of {counts.items:,} items failed"
@@ -274,7 +274,7 @@ def _check_complete(gallery: Gallery, record: Record, counts: Counts, *, force: 
             words for words, count in ((waiting, counts.pending), (failed, counts.failed)) if count
         ]
         ways = ["continue with midspan upgrade run"] * bool(counts.pending)
-        ways += [f"try them again with midspan upgrade failures --retry, or {delete}"] * bool(
+        ways += [f"try them again with midspan upgrade failures `retry`, or {delete}"] * bool(
             counts.failed
         )
         raise GalleryError(

@@ -89,8 +89,7 @@ def own_queries(gallery: Gallery, settings: GateSettings, *, more: int = 0) -> S
     if len(old) < FEWEST:
         raise EvaluationError(
             f"{len(old)} items that can ask have both vectors, and fewer than {FEWEST} queries "
-            "decide nothing; give queries of both encoders: midspan upgrade gate with --shadow-old "
-            "and --shadow-new"
+            "decide nothing; give queries of both encoders to midspan upgrade gate"
         )
     items = gallery.get_many(old.ids.tolist())
     labelled = with_labels(old, items, key=settings.label_key)
