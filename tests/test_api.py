@@ -116,6 +116,41 @@ def test_docstring_of_a_function_names_every_argument(name: str) -> None:
     assert not missing, f"{name} does not explain {missing}"
 
 
+def public_methods() -> list[tuple[str, Any]]:
+    """Every method that users call on the five classes, as "Gallery.search"."""
+    found = []
+    for owner in sorted(CLASSES):
+        cls = getattr(ms, owner)
+        for name, value in inspect.getmembers(cls, callable):
+            if not name.startswith("_"):
+                found.append((f"{owner}.{name}", value))
+    return found
+
+
+@pytest.mark.parametrize(("name", "method"), public_methods(), ids=lambda one: str(one)[:40])
+def test_docstring_of_a_method_explains_arguments_and_result(name: str, method: Any) -> None:
+    text = inspect.getdoc(method) or ""
+    assert text, f"{name} has no docstring"
+    signature = inspect.signature(method)
+    arguments = [one for one in signature.parameters if one != "self"]
+    assert [one for one in arguments if f"    {one}: " not in text] == [], name
+    assert not arguments or "Args:" in text
+    returns = signature.return_annotation
+    assert returns in ("None", None) or "Returns:" in text, name
+
+
+def test_properties_have_docstrings_and_examples_of_methods_run(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for owner in sorted(CLASSES):
+        for name, value in vars(getattr(ms, owner)).items():
+            if isinstance(value, property) and not name.startswith("_"):
+                assert value.__doc__, f"{owner}.{name}"
+    ran = [run_examples(method, name) for name, method in public_methods()]
+    assert sum(one.failed for one in ran) == 0, capsys.readouterr().out
+    assert sum(one.attempted > 0 for one in ran) >= 4
+
+
 def labelled(name: str, seed: int) -> ms.Embeddings:
     rng = np.random.default_rng(seed)
     labels = np.repeat(np.arange(10), 6)

@@ -108,6 +108,19 @@ class Space:
         return f"'{self.name}' ({self.dim}-d {self.metric}, {self.fingerprint[:17]})"
 
     def same_as(self, other: Space) -> bool:
+        """Whether two spaces are the same: fingerprint, dim and metric; names do not count.
+
+        Args:
+            other: Another space.
+
+        Returns:
+            True if vectors of the two live in one space.
+
+        Example:
+            >>> import midspan as ms
+            >>> ms.Space("clip", 512).same_as(ms.Space("clip", 512))
+            True
+        """
         return (self.fingerprint, self.dim, self.metric) == (
             other.fingerprint,
             other.dim,
@@ -115,7 +128,14 @@ class Space:
         )
 
     def comparable_with(self, other: Space) -> bool:
-        """True if vectors of the two may be compared as they are: same space, or on record."""
+        """Whether vectors of the two may be compared as they are: same space, or on record.
+
+        Args:
+            other: Another space.
+
+        Returns:
+            True if they are the same, or one of them is recorded as compatible with the other.
+        """
         if self.same_as(other):
             return True
         if (self.dim, self.metric) != (other.dim, other.metric):
@@ -125,19 +145,57 @@ class Space:
         )
 
     def evidence_for(self, older: Space) -> Evidence | None:
+        """What the test at the end of training found about an older space.
+
+        Args:
+            older: The space that this one was trained to be compatible with.
+
+        Returns:
+            Its scores and verdict, or None if nothing was measured.
+        """
         return next((one for one in self.evidence if one.old == older.fingerprint), None)
 
     def prefix_for(self, older: Space) -> int | None:
-        """How many of the first dims are comparable with an older space of so many dims."""
+        """How many of the first dims are comparable with an older space of so many dims.
+
+        Args:
+            older: The space that this one was trained to be compatible with.
+
+        Returns:
+            The number of dims, or None if the two are not connected by a prefix.
+        """
         known = older.fingerprint in self.compatible_with and older.metric == self.metric
         return older.dim if known and older.dim == self.compatible_dims else None
 
     def to_json(self) -> str:
+        """The space as text, as files and galleries keep it.
+
+        Returns:
+            JSON that `from_json` reads.
+        """
         values = {name: value for name, value in asdict(self).items() if value is not None}
         return json.dumps(values, sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str, *, source: str = "space") -> Space:
+        """Read what `to_json` wrote; keys that are not known are left out.
+
+        Args:
+            text: JSON.
+            source: What error messages call it: a file, a gallery.
+
+        Returns:
+            The space.
+
+        Raises:
+            FormatError: It is not JSON, or not a space.
+
+        Example:
+            >>> import midspan as ms
+            >>> space = ms.Space("clip", 512)
+            >>> ms.Space.from_json(space.to_json()) == space
+            True
+        """
         try:
             raw = json.loads(text)
             known = {name: raw[name] for name in cls.__dataclass_fields__ if name in raw}
@@ -268,7 +326,17 @@ class Embeddings:
         return self.columns.get("labels")
 
     def rows_of(self, ids: Sequence[str] | StrArray) -> IntArray:
-        """Row of each id; unknown ids are an error."""
+        """Where these ids are.
+
+        Args:
+            ids: Ids of some of the items.
+
+        Returns:
+            (N,) the row of each.
+
+        Raises:
+            UnknownId: An id is not among these embeddings.
+        """
         requested = np.asarray(ids, dtype=np.str_)
         order = np.argsort(self.ids, kind="stable")
         place = np.searchsorted(self.ids, requested, sorter=order)
@@ -282,11 +350,31 @@ class Embeddings:
         return rows.astype(np.int64)
 
     def take(self, ids: Sequence[str] | StrArray) -> Embeddings:
-        """These ids, in this order."""
+        """These ids, in this order.
+
+        Args:
+            ids: Ids of some of the items.
+
+        Returns:
+            Embeddings of those items.
+
+        Raises:
+            UnknownId: An id is not among these embeddings.
+        """
         return self[self.rows_of(ids)]
 
     def paired_with(self, other: Embeddings) -> tuple[Embeddings, Embeddings]:
-        """The items that both have, in this one's order: (mine, theirs), row by row the same id."""
+        """The items that both sets have, in this one's order.
+
+        Args:
+            other: Vectors of some of the same items, in any space.
+
+        Returns:
+            (mine, theirs), row by row the same id.
+
+        Raises:
+            UnknownId: The two share no id.
+        """
         _, mine, theirs = np.intersect1d(
             self.ids, other.ids, assume_unique=True, return_indices=True
         )
@@ -299,7 +387,18 @@ class Embeddings:
         return self[mine[order]], other[theirs[order]]
 
     def joined_with(self, other: Embeddings) -> Embeddings:
-        """One set after the other; both must be in the same space and share no id."""
+        """One set after the other, with the columns that both have.
+
+        Args:
+            other: Embeddings in the same space, with other ids.
+
+        Returns:
+            Both in one set.
+
+        Raises:
+            SpaceMismatch: They are in two spaces.
+            VectorError: They share an id.
+        """
         if not self.space.same_as(other.space):
             raise SpaceMismatch(
                 f"cannot join embeddings in {self.space} with embeddings in {other.space}: one set "
@@ -318,18 +417,51 @@ class Embeddings:
         )
 
     def with_columns(self, columns: Mapping[str, Column]) -> Embeddings:
+        """The same vectors with further columns, which replace those of the same name.
+
+        Args:
+            columns: (N, …) values by name; "labels" are the names of classes, "uri" says where the
+                image of each item is.
+
+        Returns:
+            New Embeddings; these stay as they are.
+
+        Raises:
+            VectorError: A column has another length, or a reserved name.
+
+        Example:
+            >>> import numpy as np
+            >>> import midspan as ms
+            >>> two = ms.Embeddings(np.array(["a", "b"]), np.eye(2), ms.Space("tiny", 2))
+            >>> two.with_columns({"labels": np.array(["cat", "dog"])}).labels.tolist()
+            ['cat', 'dog']
+        """
         numbered = self.numbered and "labels" not in columns
         return replace(self, columns={**self.columns, **columns}, numbered=numbered)
 
     def with_labels_of(self, other: Embeddings) -> Embeddings:
-        """The labels of the same items, row by row, in another set."""
+        """The labels of the same items, row by row, in another set.
+
+        Args:
+            other: Embeddings of the same items; without labels, those of this set go too.
+
+        Returns:
+            New Embeddings; these stay as they are.
+        """
         columns = {name: column for name, column in self.columns.items() if name != "labels"}
         if other.labels is not None:
             columns["labels"] = other.labels
         return replace(self, columns=columns, numbered=other.numbered)
 
     def prefix(self, dims: int) -> Embeddings:
-        """The first dims as unit vectors: what is compared with older ones."""
+        """The first dims as unit vectors: what is compared with older ones.
+
+        Args:
+            dims: How many.
+
+        Returns:
+            Embeddings in a space of their own, named after this one.
+        """
         space = Space(
             name=f"{self.space.name}[:{dims}]",
             dim=dims,
@@ -340,14 +472,31 @@ class Embeddings:
         return replace(self, vectors=unit_prefix(self.vectors, dims), space=space)
 
     def normalised(self) -> Embeddings:
-        """Unit vectors; only cosine spaces have the same meaning afterwards."""
+        """Unit vectors; only cosine spaces have the same meaning afterwards.
+
+        Returns:
+            New Embeddings; these stay as they are.
+
+        Raises:
+            VectorError: The space is not a cosine space.
+        """
         if self.space.metric != "cosine":
             raise VectorError(f"{self.space} is not a cosine space: normalising would change it")
         norms = np.linalg.norm(self.vectors, axis=1, keepdims=True)
         return replace(self, vectors=self.vectors / norms)
 
     def save(self, path: str | Path) -> Path:
-        """Write `.npz` (no pickle) or `.parquet`, by the ending; the file appears whole or not."""
+        """Write the vectors, their space and all columns; the file appears whole or not at all.
+
+        Args:
+            path: Ends in `.npz` (no pickle) or `.parquet`; a file that is there is replaced.
+
+        Returns:
+            The path.
+
+        Raises:
+            FormatError: Another ending, or a column that the format cannot hold.
+        """
         from midspan.embedding_files import save_embeddings
 
         return save_embeddings(self, path)
@@ -362,6 +511,9 @@ class Embeddings:
                 the row numbers.
             space: The space, or its name, of a file that holds none. Files that are given the same
                 name and hold vectors of one dim are in one space.
+
+        Returns:
+            The embeddings, with all columns of the file.
 
         Raises:
             FormatError: The file cannot be read, or is of another kind.

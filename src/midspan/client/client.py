@@ -125,6 +125,7 @@ class Client:
         return f"Client({self._transport.url!r}{'' if gallery is None else f', {gallery=}'})"
 
     def close(self) -> None:
+        """Let go of the connections; iterators of `events` end."""
         self._transport.close()
 
     def __enter__(self) -> Self:
@@ -155,8 +156,23 @@ class Client:
     ) -> tuple[Hit, ...]:
         """The nearest items to an image, to a stored item (without itself) or to a vector.
 
-        space: that of the vector, by fingerprint or name; default the one that queries come in.
-        also: the same query in the other space of an upgrade in mode both, by its name.
+        Args:
+            image: A path, or the bytes of a file; the service embeds it.
+            id: Of a stored item.
+            vector: Of the encoder whose queries the gallery answers.
+            k: Results.
+            filter: A payload filter, such as {"price": {"$lt": 50}}.
+            threshold: The lowest score that counts.
+            exact: Compare with every vector instead of an index.
+            space: That of the vector, by fingerprint or name; default the one that queries come in.
+            also: The same query in the other space of an upgrade in mode both, by its name.
+
+        Returns:
+            Hits, best first: id, score, payload, uri.
+
+        Raises:
+            ItemError: Not exactly one of image, id and vector.
+            RequestError: The service refused the query.
         """
         if sum(query is not None for query in (image, id, vector)) != 1:
             raise ItemError("give one of image=, id= and vector=")
@@ -185,9 +201,22 @@ class Client:
         space: str | None = None,
         also: Embeddings | None = None,
     ) -> tuple[tuple[Hit, ...], ...]:
-        """Several vectors in one request, at most 256; embeddings bring their own space.
+        """Several vectors in one request, at most 256.
 
-        also: the same queries, row by row, in the other space of an upgrade in mode both.
+        Args:
+            vectors: Embeddings, which bring their own space, or rows of numbers.
+            k: Results for each.
+            filter: A payload filter, such as {"price": {"$lt": 50}}.
+            threshold: The lowest score that counts.
+            exact: Compare with every vector instead of an index.
+            space: Of plain numbers, by fingerprint or name.
+            also: The same queries, row by row, in the other space of an upgrade in mode both.
+
+        Returns:
+            For each query its hits.
+
+        Raises:
+            RequestError: The service refused the queries.
         """
         if isinstance(vectors, Embeddings):
             space = vectors.space.fingerprint
@@ -210,7 +239,23 @@ class Client:
         threshold: float | None = None,
         exact: bool = False,
     ) -> Comparison:
-        """The same query before and after the upgrade that is going on."""
+        """The same query before and after the upgrade that is going on.
+
+        Args:
+            image: A path, or the bytes of a file.
+            id: Of a stored item.
+            k: Results.
+            filter: A payload filter, such as {"price": {"$lt": 50}}.
+            threshold: The lowest score that counts.
+            exact: Compare with every vector instead of an index.
+
+        Returns:
+            Both answers, and what left, entered or moved.
+
+        Raises:
+            ItemError: Not exactly one of image and id.
+            RequestError: No upgrade is open.
+        """
         if (image is None) == (id is None):
             raise ItemError("give either image= or id=")
         options, path = _options(k, filter, threshold, exact), "/v1/search/compare"
@@ -221,7 +266,15 @@ class Client:
     # ---- items
 
     def items(self, *, filter: Filter | None = None, page: int = 500) -> Iterator[Item]:
-        """All of them by id, asked for page by page."""
+        """All items by id, asked for page by page.
+
+        Args:
+            filter: A payload filter, such as {"price": {"$lt": 50}}.
+            page: Items in one request.
+
+        Returns:
+            An iterator.
+        """
         params = {"limit": str(page)}
         if filter is not None:
             params["filter"] = as_json(filter).decode()
@@ -232,6 +285,17 @@ class Client:
             after = found.next
 
     def get(self, id: str) -> Item:
+        """One item.
+
+        Args:
+            id: Its id.
+
+        Returns:
+            Uri, payload, and the spaces that it has vectors in.
+
+        Raises:
+            UnknownId: It is not there.
+        """
         return read(Item, self._get(item_path("/v1/items", id)))
 
     def put(
@@ -247,8 +311,22 @@ class Client:
     ) -> Written:
         """Add or replace one: its image, which the service embeds, or a vector made elsewhere.
 
-        also: its vectors in further spaces, by their names: during an upgrade that promises a
-        rollback an item has an old vector, and may have a new one.
+        Args:
+            id: Its id.
+            image: A path, or the bytes of a file.
+            vector: Made elsewhere.
+            payload: A JSON object.
+            uri: With a vector: where the image is.
+            space: That of the vector, by fingerprint or name.
+            also: Its vectors in further spaces, by their names: during an upgrade that promises a
+                rollback an item has an old vector, and may have a new one.
+
+        Returns:
+            What was written.
+
+        Raises:
+            ItemError: Not exactly one of image and vector.
+            RequestError: The service refused it. Requires the admin token.
         """
         path, payload = item_path("/v1/items", id), dict(payload or {})
         if (image is None) == (vector is None):
@@ -273,10 +351,21 @@ class Client:
         uris: Sequence[str | None] | None = None,
         payloads: Sequence[Mapping[str, Any]] | None = None,
     ) -> int:
-        """New items with their vectors; an id that is there already is an error.
+        """New items with their vectors.
 
-        At most 2,000 go in one request, which is done whole or not at all. also: vectors of the
-        same items, by id, in further spaces: see `put`.
+        Args:
+            embeddings: In a space that the gallery knows. At most 2,000 items go in one request,
+                which is done whole or not at all.
+            also: Vectors of the same items, by id, in further spaces: see `put`.
+            uris: Where the image of each item is.
+            payloads: JSON objects, one an item.
+
+        Returns:
+            How many were written.
+
+        Raises:
+            ItemError: uris or payloads do not fit, or `also` has other ids.
+            RequestError: The service refused it, such as for an id that is there already.
         """
         return self._write_items("add", embeddings, also, uris=uris, payloads=payloads)
 
@@ -288,21 +377,65 @@ class Client:
         uris: Sequence[str | None] | None = None,
         payloads: Sequence[Mapping[str, Any]] | None = None,
     ) -> int:
-        """As `add`, for items that are there; an unknown id is an error."""
+        """New vectors for items that are there.
+
+        Args:
+            embeddings: In a space that the gallery knows. At most 2,000 items go in one request,
+                which is done whole or not at all.
+            also: Vectors of the same items, by id, in further spaces: see `put`.
+            uris: Where the image of each item is.
+            payloads: JSON objects, one an item.
+
+        Returns:
+            How many were written.
+
+        Raises:
+            ItemError: uris or payloads do not fit, or `also` has other ids.
+            RequestError: The service refused it, such as for an id that is not there.
+        """
         return self._write_items("replace", embeddings, also, uris=uris, payloads=payloads)
 
     def annotate(self, id: str, payload: Mapping[str, Any]) -> Item:
-        """Fields of the payload are set, those that are None removed; the rest stays."""
+        """Fields of the payload are set, those that are None removed; the rest stays.
+
+        Args:
+            id: Of the item.
+            payload: The fields.
+
+        Returns:
+            The item as it is now.
+
+        Raises:
+            UnknownId: It is not there.
+        """
         path = item_path("/v1/items", id)
         return read(Item, self._write("PATCH", path, {"payload": dict(payload)}))
 
     def delete(self, id: str) -> bool:
-        """Whether it was there."""
+        """Remove an item with all of its vectors.
+
+        Args:
+            id: Its id.
+
+        Returns:
+            Whether it was there.
+        """
         call = Call(method="DELETE", path=item_path("/v1/items", id), write=True)
         return read(Deleted, self._transport.json(call)).deleted > 0
 
     def thumbnail(self, id: str, *, size: int = 160) -> bytes:
-        """PNG or JPEG."""
+        """A small picture of an item whose image the service may show.
+
+        Args:
+            id: Its id.
+            size: Pixels of the longer side.
+
+        Returns:
+            The bytes of a PNG or JPEG file.
+
+        Raises:
+            UnknownId: There is no such item, or no picture of it.
+        """
         path = item_path("/v1/thumbnails", id)
         return self._transport.send(
             Call(method="GET", path=path, params={"size": str(size)})
@@ -311,19 +444,39 @@ class Client:
     # ---- the gallery and the service
 
     def galleries(self) -> tuple[GalleryEntry, ...]:
-        """Those of the service, the default first."""
+        """The galleries of the service.
+
+        Returns:
+            Names and what they hold, the default first.
+        """
         return read(Galleries, self._get(GALLERIES)).galleries
 
     def info(self) -> GalleryInfo:
+        """What the gallery holds, in numbers.
+
+        Returns:
+            Items by space, encoders, the upgrade.
+        """
         return read(GalleryInfo, self._get("/v1/gallery"))
 
     def verify(self) -> Verification:
-        """Look at every item and vector; changes nothing."""
+        """Look at every item and vector; changes nothing.
+
+        Returns:
+            What was found; `ok` if there is no problem.
+        """
         path = "/v1/gallery/verify"
         return read(Verification, self._transport.json(Call(method="GET", path=path, slow=True)))
 
     def audit(self, *, limit: int = 100) -> tuple[AuditEntry, ...]:
-        """Who did what and when, newest first. Wants the admin token."""
+        """Who did what and when, newest first. Requires the admin token.
+
+        Args:
+            limit: How many lines at most.
+
+        Returns:
+            The lines.
+        """
         return read(AuditAnswer, self._get("/v1/audit", {"limit": str(limit)})).entries
 
     def events(self, *, heartbeats: bool = False) -> Iterator[Event]:
@@ -331,6 +484,15 @@ class Client:
 
         A lost connection is made again, and begins with how things are then. The events end when
         another thread closes the client.
+
+        Args:
+            heartbeats: Give those too; they come every 15 seconds.
+
+        Returns:
+            An iterator.
+
+        Raises:
+            Unreachable: The service did not come back, after all retries.
         """
         failed = 0
         while not self._transport.closed():
@@ -355,11 +517,22 @@ class Client:
             sleep(back_off(1 + failed))
 
     def health(self) -> bool:
-        """The service answers."""
+        """Whether the service answers.
+
+        Returns:
+            True if it does.
+
+        Raises:
+            Unreachable: It does not.
+        """
         return read(Health, self._get("/healthz")).status == "ok"
 
     def ready(self) -> bool:
-        """Its gallery answers too. Asked once."""
+        """Whether its galleries answer too. Asked once.
+
+        Returns:
+            False if they do not, or if the service does not.
+        """
         try:
             self._transport.send(Call(method="GET", path="/readyz", once=True))
         except RequestError as error:
@@ -369,11 +542,19 @@ class Client:
         return True
 
     def metrics(self) -> str:
-        """For Prometheus."""
+        """What Prometheus reads.
+
+        Returns:
+            Text.
+        """
         return self._transport.send(Call(method="GET", path="/metrics")).text
 
     def openapi(self) -> dict[str, Any]:
-        """The service's own description."""
+        """The service's own description.
+
+        Returns:
+            An OpenAPI document.
+        """
         return read(dict[str, Any], self._get("/openapi.json"))
 
     # ---- how

@@ -81,8 +81,21 @@ class Gallery:
         quantise: str = "none",
         who: str | None = None,
     ) -> Self:
-        """Empty, for vectors of this space; quantise (none, int8, binary): how small the vectors
-        of a file are held in memory."""
+        """Make an empty gallery for vectors of this space.
+
+        Args:
+            location: A file `shop.midspan`, `memory:`, `postgresql://…/db?table=shop`,
+                `qdrant://host/shop` or `milvus://host/shop`.
+            space: Of the vectors that it will hold.
+            quantise: How small the vectors of a file are held in memory: "none", "int8", "binary".
+            who: The name in the audit log; default: the user and host.
+
+        Returns:
+            The open gallery.
+
+        Raises:
+            GalleryError: There is one already, or the location cannot be used.
+        """
         from midspan.gallery.session import Session
 
         place, chosen = parse_location(location), check_quantise(quantise)
@@ -98,7 +111,20 @@ class Gallery:
     def open(
         cls, location: str | Path, *, encoder_space: Space | None = None, who: str | None = None
     ) -> Self:
-        """encoder_space: of the encoder that will work on it; another one is refused."""
+        """Open a gallery; close it, or use it in `with`.
+
+        Args:
+            location: As for `create`.
+            encoder_space: Of the encoder that will work on it; another one is refused.
+            who: The name in the audit log; default: the user and host.
+
+        Returns:
+            The open gallery.
+
+        Raises:
+            GalleryError: There is none.
+            SpaceMismatch: It holds no vectors of `encoder_space`.
+        """
         from midspan.gallery.session import Session
 
         gallery = cls(Session.open(parse_location(location)), who=who)
@@ -111,16 +137,31 @@ class Gallery:
         return gallery
 
     def acting_as(self, who: str) -> Gallery:
-        """The same open gallery, with another name in the audit log."""
+        """The same open gallery, with another name in the audit log.
+
+        Args:
+            who: The name.
+
+        Returns:
+            A gallery that shares everything with this one.
+        """
         return Gallery(self._session, who=who)
 
     def tenant(self, name: str) -> Tenant:
-        """The part of one tenant: its own ids, and only its items in every answer."""
+        """The part of one tenant: its own ids, and only its items in every answer.
+
+        Args:
+            name: Of the tenant.
+
+        Returns:
+            What a tenant may do: add, get, search, delete.
+        """
         from midspan.gallery.tenants import Tenant
 
         return Tenant(self, name)
 
     def close(self) -> None:
+        """Let go of files and connections; further calls are errors."""
         self._session.close()
 
     def __repr__(self) -> str:
@@ -155,6 +196,7 @@ class Gallery:
 
     @property
     def state(self) -> State:
+        """Which spaces answer, which is being filled, and the record of the upgrade."""
         return self._session.catalogue.snapshot().state
 
     @property
@@ -180,52 +222,124 @@ class Gallery:
         return engine.owner if isinstance(engine, Adopts) else None
 
     def awaits_vectors(self, space: str) -> bool:
-        """An application writes items without a vector of this space: there is always work."""
+        """Whether an application writes items without a vector of this space.
+
+        Args:
+            space: A fingerprint.
+
+        Returns:
+            True if there is always work for an encoder of this space.
+        """
         engine = self._session.engine
         if not isinstance(engine, Adopts) or engine.owner is None:
             return False
         return engine.written_space != self._session.catalogue.snapshot().numbers.get(space)
 
     def check_encoder(self, space: Space) -> None:
-        """Refuse an encoder whose vectors this gallery does not hold."""
+        """Refuse an encoder whose vectors this gallery does not hold.
+
+        Args:
+            space: Of the encoder.
+
+        Raises:
+            SpaceMismatch: It is none of the gallery's.
+        """
         rules.check_encoder(self.state, space, shown=self.location)
 
     def change(self, state: State, *, event: AuditEvent) -> State:
-        """Replace the version it was made from, or raise StateChanged, with a line in the log.
+        """Replace the state it was made from, with a line in the log.
 
         A new target makes a new work list; a space is forgotten once it has no vectors left.
+
+        Args:
+            state: Made from `gallery.state` with `dataclasses.replace`.
+            event: The line.
+
+        Returns:
+            The new state.
+
+        Raises:
+            StateChanged: Another process changed it meanwhile.
         """
         return self._session.states.change(state, event=event)
 
     def record(self, event: AuditEvent) -> None:
-        """A line in the audit log."""
+        """Write a line in the audit log.
+
+        Args:
+            event: Who did what.
+        """
         self._session.catalogue.audit.record(event)
 
     def audit_log(self, *, limit: int = 100, what: str | None = None) -> list[AuditEvent]:
-        """Who did what and when, newest first. what: lines of this kind only."""
+        """Who did what and when, newest first.
+
+        Args:
+            limit: How many lines at most.
+            what: Only lines of this kind: "create", "upgrade start" …
+
+        Returns:
+            The lines.
+        """
         return self._session.catalogue.audit.read(limit=limit, what=what)
 
     def audit_contains(self, event: AuditEvent) -> bool:
-        """Whether the log has a line of this kind and details, however long ago."""
+        """Whether the log has a line of this kind and details, however long ago.
+
+        Args:
+            event: The line.
+
+        Returns:
+            True if it is there.
+        """
         return self._session.catalogue.audit.contains(event)
 
     def count(self) -> Counts:
+        """How many items there are, by the space of their live vector, and what is left to do.
+
+        Returns:
+            Counts; items = sum of `live` + without.
+        """
         return self._session.count()
 
     def count_matching(self, filter: Where) -> int:
-        """Items that pass."""
+        """Count the items that pass a filter.
+
+        Args:
+            filter: Which items may answer: a Filter, or its JSON form, such as {"brand": "acme"}.
+
+        Returns:
+            How many there are.
+        """
         return self._session.count_matching(_filter(filter))
 
     def sequence(self, *, settled: bool = False) -> int:
-        """A number that grows with each write of any process; settled: all of them are visible."""
+        """A number that grows with each write of any process.
+
+        Args:
+            settled: Wait until all writes up to it are visible.
+
+        Returns:
+            The number.
+        """
         return self._session.catalogue.sequence(settled=settled)
 
     def settings(self) -> dict[str, str]:
-        """What it was made with, and what its owner chose since."""
+        """What it was made with, and what its owner chose since.
+
+        Returns:
+            Values by name.
+        """
         return self._session.catalogue.settings()
 
     def set_setting(self, name: str, value: str, *, event: AuditEvent) -> None:
-        """A choice of the owner, for every process."""
+        """A choice of the owner, for every process.
+
+        Args:
+            name: Of the setting.
+            value: Its text.
+            event: The line in the audit log.
+        """
         self._session.catalogue.set_setting(name, value, event=event)
 
     # ---- writing
@@ -239,9 +353,22 @@ class Gallery:
         payloads: Sequence[Payload] | None = None,
         show: bool = False,
     ) -> int:
-        """New items, in transactions of 2,000; an id that is there already is an error.
+        """Store new items, in transactions of 2,000.
 
-        also: vectors of some of them in further spaces. Returns the number of items.
+        Args:
+            vectors: In a space that the gallery knows. Without `uris` their column "uri" is taken,
+                without `payloads` their other columns, such as labels.
+            also: Vectors of some of the same items in further spaces.
+            uris: Where the image of each item is; an upgrade by an encoder reads it.
+            payloads: JSON objects, one an item: what filters look at and hits show.
+            show: A progress bar.
+
+        Returns:
+            The number of items.
+
+        Raises:
+            SpaceMismatch: The gallery does not hold vectors of this space.
+            ItemError: An id is there already, or uris or payloads do not fit.
         """
         return self._write(vectors, also, uris, payloads, mode="add", show=show)
 
@@ -254,7 +381,23 @@ class Gallery:
         payloads: Sequence[Payload] | None = None,
         show: bool = False,
     ) -> int:
-        """New images for items that are there: all that was known of the former ones goes."""
+        """New images for items that are there: all that was known of the former ones goes.
+
+        Args:
+            vectors: In a space that the gallery knows. Without `uris` their column "uri" is taken,
+                without `payloads` their other columns, such as labels.
+            also: Vectors of some of the same items in further spaces.
+            uris: Where the image of each item is; an upgrade by an encoder reads it.
+            payloads: JSON objects, one an item: what filters look at and hits show.
+            show: A progress bar.
+
+        Returns:
+            The number of items.
+
+        Raises:
+            SpaceMismatch: The gallery does not hold vectors of this space.
+            ItemError: An id is not there, or uris or payloads do not fit.
+        """
         return self._write(vectors, also, uris, payloads, mode="replace", show=show)
 
     def put(
@@ -266,7 +409,23 @@ class Gallery:
         payloads: Sequence[Payload] | None = None,
         show: bool = False,
     ) -> int:
-        """Add or replace: may be repeated after a crash."""
+        """Add or replace: may be repeated after a crash.
+
+        Args:
+            vectors: In a space that the gallery knows. Without `uris` their column "uri" is taken,
+                without `payloads` their other columns, such as labels.
+            also: Vectors of some of the same items in further spaces.
+            uris: Where the image of each item is; an upgrade by an encoder reads it.
+            payloads: JSON objects, one an item: what filters look at and hits show.
+            show: A progress bar.
+
+        Returns:
+            The number of items.
+
+        Raises:
+            SpaceMismatch: The gallery does not hold vectors of this space.
+            ItemError: uris or payloads do not fit.
+        """
         return self._write(vectors, also, uris, payloads, mode="put", show=show)
 
     def _write(
@@ -289,7 +448,17 @@ class Gallery:
     def put_drafts(
         self, drafts: Sequence[Draft], vectors: Sequence[Embeddings], *, mode: WriteMode = "put"
     ) -> None:
-        """Items with all of their vectors, whole or not at all: one transaction."""
+        """Items with all of their vectors, whole or not at all: one transaction.
+
+        Args:
+            drafts: Id, uri and payload of each.
+            vectors: Theirs, in one or several spaces.
+            mode: "add", "replace" or "put".
+
+        Raises:
+            SpaceMismatch: The gallery does not hold vectors of such a space.
+            ItemError: An id is there (add) or is not (replace).
+        """
         session = self._session
         given = with_mapped(self.state, vectors, bridge_of=session.searcher.bridge_of)
         try:
@@ -301,22 +470,56 @@ class Gallery:
         session.maintenance.wrote()
 
     def add_missing_vectors(self, vectors: Embeddings, *, revisions: Sequence[int]) -> int:
-        """Give these vectors to items that have none in the space and are still at the revision;
-        the others are left alone, so that it may be repeated. Returns how many were written."""
+        """Give vectors to items that have none in the space and are still at the revision.
+
+        The others are left alone, so that it may be repeated.
+
+        Args:
+            vectors: In the target's space.
+            revisions: Of the items when their images were read.
+
+        Returns:
+            How many were written.
+        """
         count = self._session.items.add_missing_vectors(vectors, revisions=revisions)
         self._session.maintenance.wrote()
         return count
 
     def set_payload(self, payloads: Mapping[str, Payload]) -> None:
-        """Other payloads for these ids; images and vectors stay. Unknown ids are an error."""
+        """Other payloads for these ids; images and vectors stay.
+
+        Args:
+            payloads: The whole new payload of each, by id.
+
+        Raises:
+            UnknownId: One of them is not there.
+        """
         self._session.items.set_payload(payloads)
 
     def delete(self, ids: Sequence[str]) -> int:
-        """Returns how many there were."""
+        """Remove items with all of their vectors.
+
+        Args:
+            ids: Theirs; those that are not there are passed over.
+
+        Returns:
+            How many there were.
+        """
         return self._session.items.delete(ids)
 
     def drop_vectors(self, space: str, *, event: AuditEvent | None = None) -> int:
-        """Forget a space that is neither live nor the target; returns how many vectors it had."""
+        """Forget a space that is neither live nor the target.
+
+        Args:
+            space: Its fingerprint.
+            event: The line in the audit log.
+
+        Returns:
+            How many vectors it had.
+
+        Raises:
+            GalleryError: It is live, or the target.
+        """
         logged = event or AuditEvent(who=self.who, what="drop vectors", details={"space": space})
         return self._session.states.drop_vectors(space, event=logged)
 
@@ -326,17 +529,43 @@ class Gallery:
         return self.count().items
 
     def get(self, id: str) -> Item:
+        """One item.
+
+        Args:
+            id: Its id.
+
+        Returns:
+            Uri, payload, revision, and the spaces that it has vectors in.
+
+        Raises:
+            UnknownId: It is not there.
+        """
         items = self.get_many([id])
         if not items:
             raise UnknownId(f"{id!r:.80} is not in {self.location}")
         return items[0]
 
     def get_many(self, ids: Sequence[str]) -> list[Item]:
-        """Those that are there, in the order asked for."""
+        """Those items that are there.
+
+        Args:
+            ids: Theirs.
+
+        Returns:
+            Items in the order asked for.
+        """
         return self._session.get_many(ids)
 
     def vectors(self, ids: Sequence[str], *, space: str) -> Embeddings:
-        """Of those that have a vector in the space, in the order asked for."""
+        """Stored vectors.
+
+        Args:
+            ids: Of items; those without a vector in the space are left out.
+            space: Its fingerprint.
+
+        Returns:
+            Embeddings in the order asked for.
+        """
         return self._session.vectors(ids, space=space)
 
     def scan(
@@ -347,7 +576,17 @@ class Gallery:
         after: str = "",
         limit: int,
     ) -> list[Item]:
-        """The next items by id, after this one; `missing` is a space they have no vector in."""
+        """The next items by id.
+
+        Args:
+            filter: Which items may answer: a Filter, or its JSON form, such as {"brand": "acme"}.
+            missing: Fingerprint of a space; only items without a vector in it.
+            after: The id to continue after.
+            limit: How many at most.
+
+        Returns:
+            Items; fewer than `limit` at the end.
+        """
         return self._session.scan(filter=_filter(filter), missing=missing, after=after, limit=limit)
 
     def search(
@@ -366,11 +605,33 @@ class Gallery:
 
         Queries of the old and of the new encoder are answered as the open upgrade says.
 
-        query: Embeddings; (Q, D) numbers with their `space`; or the same queries in the old and
-        in the new space (equal ids), as an upgrade in mode both requires.
-        filter: a Filter or its JSON form. threshold: the lowest `score` (cosine …) that counts.
-        arm: which way answers queries that came in both spaces; by default the upgrade's share of
-        traffic decides, by `client` or else by the query itself.
+        Args:
+            query: Embeddings; (Q, D) numbers with their `space`; or the same queries in the old and
+                in the new space (equal ids), as an upgrade in mode both requires.
+            k: Results for each query.
+            space: Of plain numbers.
+            filter: Which items may answer: a Filter, or its JSON form, such as {"brand": "acme"}.
+            exact: Compare with every vector instead of an index.
+            threshold: The lowest `score` (cosine …) that counts.
+            arm: Which way answers queries that came in both spaces; by default the upgrade's share
+                of traffic decides.
+            client: Decides the way for all queries of one client; else each query by itself.
+
+        Returns:
+            For each query its hits: id, score, space, uri, payload.
+
+        Raises:
+            SpaceMismatch: Nothing connects the query's space with the gallery's.
+
+        Example:
+            >>> import numpy as np
+            >>> import midspan as ms
+            >>> shop = ms.Embeddings(np.array(["a", "b"]), np.eye(2), ms.Space("tiny", 2))
+            >>> with ms.Gallery.create("memory:", shop.space) as gallery:
+            ...     count = gallery.add(shop, payloads=[{"price": 5}, {"price": 90}])
+            ...     hits = gallery.search(shop[:1], k=2, filter={"price": {"$gt": 50}})
+            >>> [hit.id for hit in hits[0]]
+            ['b']
         """
         return self.search_in(
             as_queries(query, space),
@@ -393,7 +654,20 @@ class Gallery:
         arm: Arm | None = None,
         client: str | None = None,
     ) -> list[list[Hit]]:
-        """`search` with plain (Q, D) numbers: the same queries in each of these spaces."""
+        """`search` with plain numbers.
+
+        Args:
+            queries: (space, (Q, D) vectors): the same queries in each of these spaces.
+            k: Results for each query.
+            filter: Which items may answer: a Filter, or its JSON form, such as {"brand": "acme"}.
+            exact: Compare with every vector instead of an index.
+            threshold: The lowest `score` (cosine …) that counts.
+            arm: As in `search`.
+            client: As in `search`.
+
+        Returns:
+            For each query its hits.
+        """
         rules.check_k(k)
         return self._session.searcher.search(
             [Query(*query) for query in queries],
@@ -410,8 +684,20 @@ class Gallery:
     ) -> list[Hit]:
         """The k items nearest to a stored one, without itself.
 
-        Its live vector is the query, so it is answered like a query of that vector's space; in
-        mode both its vectors in both spaces, or the old one as before the upgrade.
+        Its live vector is the query, so it is answered like a query of that vector's space; in mode
+        both its vectors in both spaces, or the old one as before the upgrade.
+
+        Args:
+            id: Of the stored item.
+            k: Results.
+            filter: Which items may answer: a Filter, or its JSON form, such as {"brand": "acme"}.
+            exact: Compare with every vector instead of an index.
+
+        Returns:
+            Hits, the nearest first.
+
+        Raises:
+            UnknownId: It is not there.
         """
         rules.check_k(k)
         queries = self._session.stored_queries(self.get(id))
@@ -427,23 +713,43 @@ class Gallery:
         self._session.maintenance.run_once()
 
     def build_due_indexes(self) -> tuple[str, ...]:
-        """Build them now, instead of in the background; fingerprints of their spaces."""
+        """Build the indexes that are due now, instead of in the background.
+
+        Returns:
+            Fingerprints of their spaces.
+        """
         return self._session.build_due_indexes()
 
     def indexes_due(self) -> tuple[str, ...]:
-        """Fingerprints of the spaces that have grown past where an index pays and have none."""
+        """The spaces that have grown past where an index pays and have none.
+
+        Returns:
+            Their fingerprints.
+        """
         return self._session.indexes_due()
 
     def index_payload(self, path: str | tuple[str, ...]) -> None:
-        """An index on this payload field ("maker.country"), for filters that few items pass."""
+        """Index a payload field, so that a filter which few items pass is fast.
+
+        Args:
+            path: Of the field: "brand", "maker.country", or its parts.
+        """
         self._session.index_payload(check_path(path), who=self.who)
 
     def index_status(self) -> dict[str, IndexStatus]:
-        """Of each space, by fingerprint."""
+        """How the index of each space stands.
+
+        Returns:
+            By fingerprint: rows, kind, state, unindexed rows, the last failure.
+        """
         return self._session.index_status()
 
     def live_p99(self) -> float | None:
-        """Seconds that searches of any process take while there is work; None if unknown."""
+        """How long searches of any process take while there is work.
+
+        Returns:
+            Seconds, or None if unknown.
+        """
         beacon = self._session.beacon
         return None if beacon is None else beacon.p99()
 
@@ -453,18 +759,38 @@ class Gallery:
         return self._session.beacon is not None
 
     def check_storage(self) -> list[str]:
-        """What is wrong with the stored data itself; empty if nothing is."""
+        """Look at the stored data itself.
+
+        Returns:
+            What is wrong, a line each; empty if nothing is.
+        """
         return self._session.catalogue.database.check()
 
     def garbage(self) -> int:
-        """Rows in the engine that belong to no item: left by writes that were interrupted."""
+        """Rows in the engine that belong to no item: left by writes that were interrupted.
+
+        Returns:
+            How many; `optimise` removes them.
+        """
         return self._session.maintenance.garbage()
 
     def info(self) -> Info:
+        """What the gallery holds, in numbers.
+
+        Returns:
+            Items by space, what is left to do, indexes, the upgrade.
+        """
         return describe(self)
 
     def verify(self, *, show: bool = False) -> Verification:
-        """Look at every item and vector; changes nothing."""
+        """Look at every item and vector; changes nothing.
+
+        Args:
+            show: A progress bar.
+
+        Returns:
+            What was found; `ok` if there is no problem.
+        """
         return verify(self, show=show)
 
 

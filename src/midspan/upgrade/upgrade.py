@@ -186,7 +186,20 @@ class Upgrade:
     def reorder(
         self, order: str, *, sample: Embeddings | None = None, seed: int = 0, show: bool = False
     ) -> int:
-        """Write the priorities of what is left; at any time, with any order."""
+        """Write the priorities of what is left; at any time, with any order.
+
+        Args:
+            order: A name from `midspan.upgrade.ORDERS`.
+            sample: New vectors of some items, for orders that look at them.
+            seed: Of random orders.
+            show: A progress bar.
+
+        Returns:
+            How many items have a new place.
+
+        Raises:
+            ConfigError: No such order, or it needs a sample.
+        """
         return begin.reorder(self.gallery, order, sample=sample, seed=seed, show=show)
 
     def run(
@@ -239,13 +252,29 @@ class Upgrade:
         exact: bool = False,
         threshold: float | None = None,
     ) -> list[list[Hit]]:
-        """`Gallery.search`: the one way to an answer."""
+        """`Gallery.search`: the one way to an answer.
+
+        Args:
+            query: Embeddings; (Q, D) numbers with their `space`; or queries in both spaces.
+            k: Results for each query.
+            space: Of plain numbers.
+            filter: Which items may answer: a Filter, or its JSON form, such as {"brand": "acme"}.
+            exact: Compare with every vector instead of an index.
+            threshold: The lowest `score` (cosine …) that counts.
+
+        Returns:
+            For each query its hits, best first.
+        """
         return self.gallery.search(
             query, k=k, space=space, filter=filter, exact=exact, threshold=threshold
         )
 
     def wanted_spaces(self) -> tuple[Space, ...]:
-        """The spaces that a new item should come in: new, and old while a rollback is promised."""
+        """The spaces that a new item should come in.
+
+        Returns:
+            The new one, and the old one while a rollback is promised.
+        """
         state = self.gallery.state
         record = Record.of(state)
         if record is None or record.phase not in ("running", "paused") or not record.rollback:
@@ -253,21 +282,50 @@ class Upgrade:
         return (state.spaces[record.new], state.spaces[record.old])
 
     def set_traffic(self, share: float) -> None:
-        """Canary: the new way answers this share of the queries; 0: shadow, 1: all."""
+        """Canary: change the share of the queries that the new way answers.
+
+        Args:
+            share: 0: shadow, 1: all.
+
+        Raises:
+            ConfigError: It is not between 0 and 1.
+        """
         steps.set_traffic(self.gallery, share)
 
     def status(self) -> Status:
+        """How the upgrade stands.
+
+        Returns:
+            Phase, counts (old + new + failed = all), the gate's last verdict, and what a rollback
+            would lose.
+        """
         return status(self.gallery)
 
     def retry(self) -> int:
-        """Put what was given up back on the work list; returns how many."""
+        """Put what was given up back on the work list.
+
+        Returns:
+            How many items.
+        """
         return steps.retry(self.gallery)
 
     def pause(self, *, reason: str | None = None) -> None:
+        """Stop the backfill within a batch, in every process. Searches continue.
+
+        Args:
+            reason: Why; `status` shows it.
+        """
         steps.pause(self.gallery, reason=reason)
 
     def resume(self, *, override: str | None = None) -> None:
-        """override: the reason to continue although the gate failed; it is recorded."""
+        """Let the backfill continue.
+
+        Args:
+            override: The reason to continue although the gate failed; it is recorded.
+
+        Raises:
+            GalleryError: The gate failed, and no reason was given.
+        """
         steps.resume(self.gallery, override=override)
 
     def finish(
@@ -279,16 +337,48 @@ class Upgrade:
     ) -> Finished:
         """The new vectors alone answer; the old ones are kept until `forget`.
 
-        Wants a PASS of the gate on the gallery as it is now, and asks it with the gallery's own
-        items if there is none. override: the reason to finish without; it is recorded.
+        Requires a vector for every item, the index of the new vectors, and a PASS of the gate on
+        the gallery as it is now, which is asked with the gallery's own items if there is none.
+
+        Args:
+            force: Finish with items that answer with a mapped vector, or without the index; never
+                with items that would be left without a vector.
+            override: The reason to finish without a PASS; it is recorded.
+            keep_old: Seconds after which the old vectors may be dropped; None: when asked.
+
+        Returns:
+            What answers now, and how many old vectors are kept.
+
+        Raises:
+            GalleryError: Items have no new vector, or the gate did not pass.
         """
         return ending.finish(self.gallery, force=force, override=override, keep_old=keep_old)
 
     def forget(self) -> Forgotten:
-        """Drop the old vectors of a finished upgrade and return their disk, for good."""
+        """Drop the old vectors of a finished upgrade and return their disk, for good.
+
+        Stopped in between, it continues when repeated.
+
+        Returns:
+            How many vectors went.
+
+        Raises:
+            GalleryError: The upgrade is not finished.
+        """
         return ending.forget(self.gallery)
 
     def rollback(self, *, drop: bool = False) -> RolledBack:
+        """The old vectors answer again from the next query on; nothing is embedded.
+
+        Args:
+            drop: Delete the new vectors too; by default they stay, and a new start finds them.
+
+        Returns:
+            What answers now, and which items have no old vector.
+
+        Raises:
+            GalleryError: No upgrade is open, or its old vectors are gone.
+        """
         return ending.rollback(self.gallery, drop=drop)
 
 
