@@ -151,6 +151,15 @@ def test_properties_have_docstrings_and_examples_of_methods_run(
     assert sum(one.attempted > 0 for one in ran) >= 4
 
 
+@pytest.mark.parametrize("module", ["losses", "methods"])
+def test_every_setting_of_a_loss_or_method_is_explained(module: str) -> None:
+    for name, value in module_classes(module):
+        text = inspect.getdoc(value) or ""
+        settings = inspect.signature(value).parameters.values()
+        named = [one.name for one in settings if one.kind is one.KEYWORD_ONLY]
+        assert [one for one in named if f"    {one}: " not in text] == [], name
+
+
 def labelled(name: str, seed: int) -> ms.Embeddings:
     rng = np.random.default_rng(seed)
     labels = np.repeat(np.arange(10), 6)

@@ -18,6 +18,10 @@ class ArcFace(RecognitionLoss):
     Beyond θ = π − m, where cos(θ + m) would rise again, the target is cos θ − m·sin m; the value
     jumps there, the direction of the gradient does not turn.
 
+    Args:
+        scale: s, of the cosines.
+        margin: m, added to the angle of the true class, in radians.
+
     Example:
         >>> import torch
         >>> from midspan.losses import ArcFace

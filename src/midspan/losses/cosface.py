@@ -17,6 +17,10 @@ class CosFace(RecognitionLoss):
     Paper: arXiv:1801.09414. Defaults: scale 64, margin 0.35 (paper). Data sets of a few hundred
     classes and small encoders want less of both.
 
+    Args:
+        scale: s, of the cosines.
+        margin: m, by which the true class must lead, in cosines.
+
     Example:
         >>> import torch
         >>> from midspan.losses import CosFace

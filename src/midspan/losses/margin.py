@@ -19,6 +19,11 @@ class Margin(RecognitionLoss):
     boundary β = 1.2, learnt (paper; the released code of Divide & Conquer leaves β out of the
     optimiser, so there it stays constant). Positive and negative terms are counted separately.
 
+    Args:
+        margin: Around the boundary.
+        boundary: β, where the learnt distance between right and wrong starts.
+        per_class: A boundary for each class instead of one for all.
+
     Example:
         >>> import torch
         >>> from midspan.losses import Margin

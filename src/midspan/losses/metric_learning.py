@@ -18,6 +18,12 @@ class MetricLearning(RecognitionLoss):
 
     Classification losses of that library get `num_classes` and `embedding_size` by themselves.
 
+    Args:
+        loss: Name of a loss of pytorch-metric-learning.
+        settings: Its arguments.
+        miner: Name of one of its miners.
+        miner_settings: Its arguments.
+
     Example:
         >>> import torch
         >>> from midspan.losses import MetricLearning

@@ -13,6 +13,9 @@ from midspan.losses.base import RecognitionLoss
 class NormalisedSoftmax(RecognitionLoss):
     """CE(c / τ). Default τ = 0.05: the common released code of this loss.
 
+    Args:
+        temperature: By which the cosines are divided.
+
     Example:
         >>> import torch
         >>> from midspan.losses import NormalisedSoftmax

@@ -17,6 +17,11 @@ class ProxyAnchor(RecognitionLoss):
     all proxies, P⁺ those with an image in the batch. Paper: arXiv:2003.13911. Defaults: scale
     α = 32, margin δ = 0.1 (paper); proxies learn 100 times faster than the encoder (its code).
 
+    Args:
+        scale: α, of the cosines.
+        margin: δ, of positives and negatives.
+        proxy_lr: How many times faster the proxies learn than the encoder.
+
     Example:
         >>> import torch
         >>> from midspan.losses import ProxyAnchor

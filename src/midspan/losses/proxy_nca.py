@@ -17,6 +17,10 @@ class ProxyNCA(RecognitionLoss):
     paper writes it; common libraries keep it in. Proxies learn 100 times faster than the encoder
     (customary; our choice of where to put it: `proxy_lr`).
 
+    Args:
+        scale: s, of the squared distances.
+        proxy_lr: How many times faster the proxies learn than the encoder.
+
     Example:
         >>> import torch
         >>> from midspan.losses import ProxyNCA

@@ -16,6 +16,9 @@ class Softmax(RecognitionLoss):
 
     Default: no bias, as the classifier of AdvBCT's released code.
 
+    Args:
+        bias: Learn a bias for each class.
+
     Example:
         >>> import torch
         >>> from midspan.losses import Softmax

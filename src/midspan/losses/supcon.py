@@ -17,6 +17,9 @@ class SupCon(RecognitionLoss):
     Paper: arXiv:2004.11362 (its L_out). Default: temperature 0.1 (paper). Images whose class has no
     second one in the batch have no term; a batch without pairs gives 0.
 
+    Args:
+        temperature: τ, by which the cosines are divided.
+
     Example:
         >>> import torch
         >>> from midspan.losses import SupCon

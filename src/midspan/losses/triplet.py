@@ -17,6 +17,9 @@ class Triplet(RecognitionLoss):
     Default: margin 0.2 (FaceNet, arXiv:1503.03832). Departs: negatives are drawn by distance
     (arXiv:1706.07567) instead of semi-hard ones, and distances are not squared.
 
+    Args:
+        margin: By which the positive must be nearer than the negative.
+
     Example:
         >>> import torch
         >>> from midspan.losses import Triplet

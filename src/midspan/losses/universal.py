@@ -26,6 +26,10 @@ class Universal(RecognitionLoss):
     64: with few classes and small encoders take a fifth of the margin, and let the confidences
     start lower ([encoder] first_confidence).
 
+    Args:
+        margin: m, in units of the logits.
+        regulariser: λ, weight of the mean of s².
+
     Example:
         >>> import torch
         >>> from midspan.losses import Universal

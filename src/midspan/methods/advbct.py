@@ -56,6 +56,19 @@ class AdvBCT(Method):
     Ablations: adversarial_weight = 0, p2s_weight = 0, elastic = false (r_e = r), and [train]
     recognition_weight = 0 for rows without classification.
 
+    Args:
+        p2s_weight: Of the point-to-set term.
+        adversarial_weight: Of the adversarial term.
+        threshold: Of the elastic boundary.
+        elastic: Learn the boundary of each class; False: its radius.
+        reduction: What the point-to-set term is divided by: "mean", "batch" or "sum".
+        classes: Which are bounded: "all", or those "known" to the old encoder.
+        tightening: Weight of the mean boundary, which pulls boundaries in.
+        gamma: Weight of the adversarial term along training.
+        reversal: α along training.
+        hidden: Width of the discriminator.
+        sgd_lr: Learning rate of discriminator and boundaries; None: the run's own.
+
     Example:
         >>> import torch
         >>> from midspan.methods import AdvBCT

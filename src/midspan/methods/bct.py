@@ -33,6 +33,12 @@ class BCT(Method):
     Departs: where the old classifier is normalised, centres and rows are both unit vectors, so
     that synthesised classes compete on equal terms; otherwise centres get the median row norm.
 
+    Args:
+        weight: Of the term.
+        classifier: What stands for the old classifier, see above.
+        scale: Logit scale of centres that stand without an old classifier.
+        temperature: Of the soft targets of "distilled".
+
     Example:
         >>> import torch
         >>> from midspan.methods import BCT

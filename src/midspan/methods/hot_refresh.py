@@ -37,6 +37,15 @@ class HotRefresh(Method):
     devices as constants. Masked pairs are -∞ before the hardest are chosen, so that they can never
     be among them.
 
+    Args:
+        weight: Of the term.
+        variant: "contrastive", "triplet" or "classifier".
+        negatives: "both" old and new images, or "old" alone.
+        temperature: τ of "contrastive".
+        hardest: Negatives of each family that count; 0: all.
+        margin: Of "triplet".
+        scale: Logit scale of rows that are all synthesised.
+
     Example:
         >>> import torch
         >>> from midspan.methods import HotRefresh

@@ -26,6 +26,10 @@ class L2(Method):
     Departs: openBCT's variant trains with this term alone; set [train] recognition_weight = 0 for
     that. MixBCT's dead zone is linear beyond its edge, ours is squared, so that 0 gives L2.
 
+    Args:
+        weight: Of the term.
+        dead_zone: Distance that costs nothing.
+
     Example:
         >>> import torch
         >>> from midspan.methods import L2

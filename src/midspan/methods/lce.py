@@ -42,6 +42,14 @@ class LCE(Method):
     gradient is bounded where acos has none. Classes whose old vectors cancel out have no centre
     and take no part.
 
+    Args:
+        align: Weight of the term that aligns class rows with old centres.
+        boundary: Weight of the term that keeps vectors within the old boundary.
+        boundary_form: "angle", or "cosine" as the released code.
+        slack: Radians beyond the old boundary that cost nothing.
+        transformation: "rbt" learns a map in each direction, so that dims may differ.
+        depth: Blocks of that map; 0: linear only.
+
     Example:
         >>> import torch
         >>> from midspan.methods import LCE

@@ -31,6 +31,10 @@ class MixBCT(Method):
     vectors. Losses that compare by cosine, as in the paper, do not see it; for the others old and
     new vectors are then of one size.
 
+    Args:
+        share: Of each batch that enters with its old vector.
+        credible: Part of each class that may.
+
     Example:
         >>> import torch
         >>> from midspan.methods import MixBCT

@@ -39,6 +39,12 @@ class Simplex(Method):
     Departs: the papers have dim = K − 1; here more dims are left unused and fewer are projected.
     Rotation onto another encoder's centres is ours.
 
+    Args:
+        classes: K, vertices of the simplex; None: as many as there are training classes.
+        projected: Take a projection if the dims are too few.
+        follow_old: Put classes where the old encoder has them.
+        seed: Of the projection; the same in all encoders of a chain.
+
     Example:
         >>> import torch
         >>> from midspan.methods import Simplex

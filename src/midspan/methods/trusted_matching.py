@@ -48,6 +48,19 @@ class TrustedMatching(Method):
     Defaults are those of first trials on validation classes of small image sets; for heads over
     frozen features `benchmarks/heads.py tune` chooses others.
 
+    Args:
+        class_weight: Of the term "class".
+        contrast_weight: Of the term "contrast".
+        pull_weight: Of the term "pull".
+        scale: Of the cosines in "class".
+        temperature: τ of "contrast".
+        hardest: Images of other classes that count in "contrast".
+        trust_width: How sharply trust falls where the old encoder was wrong.
+        whitening: 0: the plain distance; 1: all directions of the old space count alike.
+        prefix_weight: Of recognition by the compared prefix, where the dims differ.
+        repair: The most that a target moves towards its class centre.
+        repair_margin: By which it then leads every other centre.
+
     Example:
         >>> import torch
         >>> from midspan.methods import TrustedMatching

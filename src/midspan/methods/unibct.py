@@ -48,6 +48,17 @@ class UniBCT(Method):
     - Only the mean is wanted, so one system of m unknowns is solved for each class: the weights
       of its images, as PageRank does.
 
+    Args:
+        weight: Of the term.
+        scale: Of the cosines.
+        margin: Of the true class, in radians.
+        refine_at: Shares of training after which prototypes are refined.
+        starts_at: Share of training before which the term is left out.
+        spread: Of the propagation inside a class.
+        temperature: Of its graph.
+        closed_form_up_to: Images of a class up to which the system is solved.
+        steps: Propagation steps beyond that.
+
     Example:
         >>> import torch
         >>> from midspan.methods import UniBCT
