@@ -76,7 +76,7 @@ def run_examples(value: object, name: str) -> doctest.TestResults:
     return runner.summarize(verbose=False)
 
 
-def module_classes(module: str) -> list[tuple[str, object]]:
+def module_classes(module: str) -> list[tuple[str, Any]]:
     loaded = getattr(ms, module)
     found = {name: getattr(loaded, name) for name in loaded.__all__}
     base = {"losses": "RecognitionLoss", "methods": "Method"}[module]
