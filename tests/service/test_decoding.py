@@ -13,6 +13,7 @@ import pytest
 from midspan.data.decode import decode_image
 from midspan.encoders.preprocessing import Preprocessing
 from midspan.errors import ImageError
+from midspan.image_size import ImageSize
 from midspan.service.decoding import DecodePool
 from midspan.service.errors import TooLarge
 from midspan.service.settings import MIB, Limits
@@ -37,7 +38,7 @@ def worker_of(pool: DecodePool) -> int:
 
 
 def test_the_same_pixels_as_in_training(pool: DecodePool) -> None:
-    wanted = decode_image(encoded(3), height=24, width=20, channels=3)
+    wanted = decode_image(encoded(3), ImageSize(24, 20, 3))
     assert np.array_equal(pool.fit(encoded(3), BOX), wanted)
 
 

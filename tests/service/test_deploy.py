@@ -99,12 +99,14 @@ def test_the_compose_file_is_well_formed_and_closed() -> None:
     assert set(ours["depends_on"]) <= set(services)
 
 
-def test_the_cluster_runs_it_closed_and_with_probes() -> None:
+def manifests() -> list[dict[str, Any]]:
     text = (ROOT / "deploy" / "kubernetes" / "midspan.yaml").read_text(encoding="utf-8")
-    found = {document["kind"]: document for document in yaml.safe_load_all(text)}
-    assert set(found) == {"ConfigMap", "Deployment", "Service"}
-    settings = tomllib.loads(found["ConfigMap"]["data"]["serve.toml"])
-    assert set(settings) <= NAMES
+    return list(yaml.safe_load_all(text))
+
+
+def test_the_cluster_runs_it_closed_and_with_probes() -> None:
+    found = {document["kind"]: document for document in manifests()}
+    assert set(found) == {"PersistentVolumeClaim", "Deployment", "Service"}
     pod = found["Deployment"]["spec"]["template"]["spec"]
     assert pod["securityContext"]["runAsNonRoot"] is True
     [container] = pod["containers"]
@@ -112,10 +114,42 @@ def test_the_cluster_runs_it_closed_and_with_probes() -> None:
     paths = {route.path for route in TABLE}
     for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
         assert container[probe]["httpGet"]["path"] in paths
-    assert "limits" in container["resources"]
-    assert {mount["name"] for mount in container["volumeMounts"]} == {
-        volume["name"] for volume in pod["volumes"]
+    for amounts in ("requests", "limits"):
+        assert set(container["resources"][amounts]) == {"cpu", "memory"}
+    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    assert set(mounts) == {volume["name"] for volume in pod["volumes"]}
+    for part in container["args"]:
+        if part.startswith("/"):
+            assert part.startswith(tuple(mounts.values())), part
+    ports = {port["name"] for port in container["ports"]}
+    assert {port["targetPort"] for port in found["Service"]["spec"]["ports"]} <= ports
+    labels = found["Deployment"]["spec"]["template"]["metadata"]["labels"]
+    assert found["Service"]["spec"]["selector"].items() <= labels.items()
+    assert not str(container["image"]).endswith(":latest")
+
+
+def test_every_claim_is_made_and_every_secret_is_a_file() -> None:
+    documents = manifests()
+    claims = {
+        document["metadata"]["name"]
+        for document in documents
+        if document["kind"] == "PersistentVolumeClaim"
     }
+    [deployment] = [one for one in documents if one["kind"] == "Deployment"]
+    pod = deployment["spec"]["template"]["spec"]
+    asked = {
+        volume["persistentVolumeClaim"]["claimName"]
+        for volume in pod["volumes"]
+        if "persistentVolumeClaim" in volume
+    }
+    assert asked == claims
+    assert "env" not in pod["containers"][0], "the password of the database is in a file"
+    [secret] = [volume["secret"] for volume in pod["volumes"] if "secret" in volume]
+    assert {one["path"] for one in secret["items"]} == {"tokens.toml", "serve.toml"}
+    assert secret["defaultMode"] == 0o400
+    head = (ROOT / "deploy" / "kubernetes" / "midspan.yaml").read_text(encoding="utf-8")
+    shown = [line.removeprefix("#   ") for line in head.splitlines() if line.startswith("#   ")]
+    assert set(tomllib.loads("\n".join(shown[1:]))) <= NAMES
 
 
 def test_the_dashboard_asks_for_metrics_that_there_are() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -126,3 +127,18 @@ def test_slow_headers_and_bodies_have_a_deadline(shop: Shop, tmp_path: Path) -> 
         large = head.replace(b"50", b"500000").replace(b"item", b"vector")
         assert b'"TooSlow"' in talk(address, large, b" " * 100_000)
         assert time.monotonic() - started < 15
+
+
+def test_a_part_that_is_on_disk_is_not_kept_in_memory_until_the_next_comes() -> None:
+    parts, held = [b"x" * MIB, b"y"], list[int]()
+
+    async def receive() -> Message:
+        held.append(sys.getrefcount(parts[0]))
+        part = parts[len(held) - 1]
+        return {"type": "http.request", "body": part, "more_body": len(held) < 2}
+
+    async def check() -> None:
+        (await Intake(Limits()).receive(receive)).close()
+
+    asyncio.run(check())
+    assert held[1] == held[0], "500 slow clients would hold 120 MB"

@@ -10,10 +10,17 @@ from typing import Any
 import hypothesis
 import pytest
 import schemathesis
+from openapi_spec_validator import validate
 from schemathesis import GenerationMode
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
 
 from midspan.service.app import create_app
 from midspan.service.auth import Tokens
+from midspan.service.openapi import plain_document
 from midspan.service.routes import TABLE
 from midspan.service.settings import ServerSettings
 from tests.service.shop import QUICK, Shop, close, make_gallery, open_core
@@ -21,6 +28,11 @@ from tests.service.shop import QUICK, Shop, close, make_gallery, open_core
 EXAMPLES = int(
     os.environ.get("SCHEMA_EXAMPLES", "4")
 )  # of each operation, each of the right and of a wrong shape
+CHECKS = [
+    status_code_conformance,
+    content_type_conformance,
+    response_schema_conformance,
+]  # what the document promises of the answer
 BOUNDED = hypothesis.settings(
     max_examples=EXAMPLES,
     deadline=None,
@@ -40,6 +52,17 @@ def api(shop: Shop, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     close(core)
 
 
+def test_the_document_is_valid_openapi() -> None:
+    document = plain_document()
+    validate(document)
+    ids = [
+        operation["operationId"]
+        for path in document["paths"].values()
+        for operation in path.values()
+    ]
+    assert len(set(ids)) == len(ids) == len(TABLE)
+
+
 @pytest.mark.slow
 def test_no_shape_of_request_is_a_fault(api: Any) -> None:
     answered: dict[str, int] = {}
@@ -57,6 +80,7 @@ def test_no_shape_of_request_is_a_fault(api: Any) -> None:
             answer = case.call()
             label = f"{case.method} {case.path}"
             assert answer.status_code < 500, (label, case.body, answer.text)
+            case.validate_response(answer, checks=CHECKS)
             answered[label] = answered.get(label, 0) + 1
 
         ask()

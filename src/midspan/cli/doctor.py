@@ -39,6 +39,7 @@ LIBRARIES = (
     ("pymilvus", "pymilvus", "milvus", "milvus:// galleries"),
     ("ray", "ray", "ray", "--ray: embedding on a cluster"),
     ("pylance", "lance", "lance", "Lance tables"),
+    ("opentelemetry-sdk", "opentelemetry.sdk", "otel", "traces of midspan serve"),
     ("trdg", "", "", "the demo's fonts: pip install --no-deps trdg==1.8.0"),
 )
 SERVERS = {"postgresql": 5432, "qdrant": 6333, "milvus": 19530, "ray": 10001}

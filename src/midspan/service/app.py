@@ -24,13 +24,19 @@ from midspan.service.routes import TABLE, Route
 from midspan.service.routes_gallery import load_page
 from midspan.service.settings import Limits, ServerSettings
 from midspan.service.shortcut import Shortcut
+from midspan.service.tracing import Tracing
 
 OPENAPI = Rule("GET", "/openapi.json", "read", 0)
 LOCAL = ServerSettings()
 OVERHEAD = 65536  # of a form around its image
 
 
-def create_app(*cores: Core, tokens: Tokens, server: ServerSettings = LOCAL) -> FastAPI:
+def create_app(
+    *cores: Core,
+    tokens: Tokens,
+    server: ServerSettings = LOCAL,
+    tracing: Tracing | None = None,
+) -> FastAPI:
     """Over one gallery or several with the same resources; the first is the default.
 
     Closing the application closes the cores and their resources.
@@ -53,6 +59,8 @@ def create_app(*cores: Core, tokens: Tokens, server: ServerSettings = LOCAL) -> 
                 context.jobs.close()
                 context.worker.close()
             close_all(cores)
+            if tracing is not None:
+                tracing.close()
 
     app = FastAPI(
         title="midspan",
@@ -88,6 +96,7 @@ def create_app(*cores: Core, tokens: Tokens, server: ServerSettings = LOCAL) -> 
         metrics=resources.metrics,
         hide=lambda: {secret: shown for core in cores for secret, shown in core.hidden.items()},
         limits=limits,
+        tracing=tracing,
     )
     app.add_middleware(GalleryPrefix)
     return app

@@ -115,11 +115,20 @@ def check_exposure(*, host: str, loopback: bool, tokens: Tokens) -> None:
 
 def _check_private(file: Path) -> None:
     try:
-        mode = file.stat().st_mode
+        found = file.stat()
     except OSError as error:
         raise ConfigError(f"{file}: the token file cannot be read ({error.strerror})") from error
+    mode = found.st_mode
+    if _mounted_for_us(found):
+        mode &= ~0o040
     if not stat.S_ISREG(mode) or mode & 0o077:
         raise ConfigError(f"{file}: others may read the tokens; run: chmod 600 {file}")
+
+
+def _mounted_for_us(found: os.stat_result) -> bool:
+    """A secret of Kubernetes with fsGroup belongs to root, and our group reads it."""
+    ours = {os.getgid(), *os.getgroups()}
+    return found.st_uid == 0 and os.getuid() != 0 and found.st_gid in ours
 
 
 def _long_enough(token: str, name: str) -> str:

@@ -32,6 +32,7 @@ from midspan.service.errors import (
 from midspan.service.intake import INLINE, Intake
 from midspan.service.metrics import Metrics
 from midspan.service.settings import Limits
+from midspan.service.tracing import Tracing
 
 CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; "
@@ -77,6 +78,7 @@ class Guard:
         metrics: Metrics,
         hide: Callable[[], Mapping[str, str]],
         limits: Limits,
+        tracing: Tracing | None = None,
     ) -> None:
         """hosts: names that may stand in the Host header; empty: any."""
         self.app = app
@@ -88,6 +90,7 @@ class Guard:
         self._last_host = ""
         self._body_seconds = limits.body_seconds
         self.intake = Intake(limits)
+        self.tracing = tracing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -176,6 +179,9 @@ class _Visit:
             self.scope = {**scope, "method": "GET"}
         self.rule = guard.rule_for(scope["method"], scope["path"])
         self.who = "-"
+        tracing = guard.tracing
+        name = f"{scope['method']} {self._route()}"
+        self.span = None if tracing is None else tracing.begin(name, self.headers)
 
     async def serve(self) -> None:
         self.guard._metrics.in_flight.inc()
@@ -295,6 +301,15 @@ class _Visit:
         if self._route() == "/metrics":
             intake = self.guard.intake
             metrics.set_uploads(waiting=intake.waiting, memory=intake.memory, disk=intake.disk)
+        if self.guard.tracing is not None and self.span is not None:
+            self.guard.tracing.end(
+                self.span,
+                status=self.status or 499,
+                http__request__method=self.scope["method"],
+                http__route=self._route(),
+                midspan__request_id=self.id,
+                midspan__gallery=self.scope["state"].get("gallery", ""),
+            )
         method = self.scope["method"] if self.rule is not None else "other"
         metrics.answered(
             method=method, route=self._route(), status=self.status or 499, seconds=seconds

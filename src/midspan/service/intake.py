@@ -49,6 +49,7 @@ class Intake:
                 body.add(message.get("body", b""))
                 if not message.get("more_body", False):
                     return body
+                del message  # else the last part stays in memory for as long as the next takes
         except BaseException:
             body.close()
             raise

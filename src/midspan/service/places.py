@@ -41,16 +41,14 @@ class Places:
         if uri is None or not self._texts:
             return False
         file = ImageUri.of(uri).file
-        folder, _, name = file.rpartition(os.sep)
+        name = os.path.basename(file)
         if name in ("", os.curdir, os.pardir):  # no file, and no folder to remember
             return os.path.normpath(os.path.abspath(file)).startswith(self._texts)
+        folder = file.removesuffix(name)
         if (known := self._known.get(folder)) is None:
             if len(self._known) >= FOLDERS:
                 self._known.clear()
-            within = (
-                os.path.normpath(os.path.abspath(folder or file[: -len(name)] or os.curdir))
-                + os.sep
-            )
+            within = os.path.join(os.path.normpath(os.path.abspath(folder)), "")
             known = self._known[folder] = within.startswith(self._texts)
         return known
 

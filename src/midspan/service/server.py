@@ -20,6 +20,7 @@ from midspan.service.core import Core
 from midspan.service.encoding import Shelf
 from midspan.service.resources import Resources
 from midspan.service.settings import ServerSettings, Settings
+from midspan.service.tracing import Tracing
 
 GRACE = 30  # seconds that answers may take after the signal to stop
 IDLE = 30  # seconds that an idle connection is kept
@@ -46,13 +47,14 @@ def build(settings: Settings) -> FastAPI:
     server = settings.server
     tokens = load_tokens(server.tokens)
     check_exposure(host=server.host, loopback=server.loopback, tokens=tokens)
+    tracing = Tracing.from_environment()
     cores: list[Core] = []
     shelf: Shelf = {}
     resources = Resources(server.limits)
     try:
         for one in settings.galleries:
             cores.append(Core.open(one, resources=resources, shelf=shelf, default=not cores))
-        return create_app(*cores, tokens=tokens, server=server)
+        return create_app(*cores, tokens=tokens, server=server, tracing=tracing)
     except BaseException:
         for core in cores:
             core.stop()
