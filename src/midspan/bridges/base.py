@@ -97,6 +97,32 @@ class Pairs:
         return Pairs(self.source[rows], self.target[rows])
 
 
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """Pairs of which some are left out, and the rows among these that are to be mapped."""
+
+    pairs: Pairs
+    left_out: IntArray  # ascending
+    rows: IntArray
+    _made: list[Pairs] = field(default_factory=list, init=False, compare=False, repr=False)
+
+    @property
+    def kept(self) -> Pairs:
+        """The other pairs; made once, so that bridges share what they have in common of them."""
+        if not self._made:
+            others = np.setdiff1d(np.arange(len(self.pairs)), self.left_out)
+            self._made.append(self.pairs.part(others))
+        return self._made[0]
+
+    @property
+    def places(self) -> IntArray:
+        """Where the rows are among those that are left out."""
+        return np.searchsorted(self.left_out, self.rows)
+
+    def __len__(self) -> int:
+        return len(self.pairs) - len(self.left_out)
+
+
 class Bridge(ABC):
     """A map from `source` to `target` space.
 
@@ -149,6 +175,17 @@ class Bridge(ABC):
         key = (type(self), repr(self.settings()))
         vars(self).update(pairs.shared(key, lambda: self._learnt(pairs)))
         return self
+
+    def map_left_out(self, fold: Fold) -> FloatArray:
+        """(R, Dt) the fold's rows, as the fit without the fold maps them.
+
+        A bridge that can say so from its fit on all pairs does not fit again.
+        """
+        return self.fit_pairs(fold.kept).transform(fold.pairs.source[fold.rows]).vectors
+
+    def _as_applied(self, mapped: Float64, target: Space) -> FloatArray:
+        rows: FloatArray = mapped.astype(np.float32)
+        return unit(rows) if target.metric == "cosine" else rows
 
     def _learnt(self, pairs: Pairs) -> Mapping[str, Any]:
         self._fit(pairs)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from midspan.bridges import BRIDGES
-from midspan.bridges.base import Bridge, Pairs, unit
+from midspan.bridges.base import Bridge, Float64, Fold, Pairs, unit
 from midspan.config import build
 from midspan.errors import ConfigError
 from midspan.spaces import FloatArray
@@ -46,6 +46,11 @@ class Blend(Bridge):
 
     def _fit(self, pairs: Pairs) -> None:
         self.members_ = [member.fit_pairs(pairs) for member in self._built()]
+
+    def map_left_out(self, fold: Fold) -> FloatArray:
+        mapped = [member.map_left_out(fold) for member in self._built()]
+        mean: Float64 = np.mean(mapped, axis=0, dtype=np.float64)
+        return self._as_applied(mean, fold.pairs.target.space)
 
     def _map(self, rows: FloatArray) -> FloatArray:
         mapped = [member._map(rows) for member in self.members_]

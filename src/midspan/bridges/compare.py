@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from midspan.bridges import BRIDGES
-from midspan.bridges.base import Bridge, Float64, Pairs, unit
+from midspan.bridges.base import Bridge, Float64, Fold, Pairs, unit
 from midspan.bridges.race import race
 from midspan.bridges.retrieval import average_precisions, reciprocal_ranks
 from midspan.config import build
@@ -200,7 +200,7 @@ class Trial:
         space = pairs.target.space
         vectors = pairs.target.vectors[self.rows]
         self.metric: Metric = space.metric
-        self._fits: dict[int, Pairs] = {}
+        self._folds: dict[int, Fold] = {}
         self.queries: FloatArray = unit(vectors) if space.metric == "cosine" else vectors
         self.true_values = self.judge(self.queries)
 
@@ -270,22 +270,21 @@ class Trial:
         return mapped, seconds / len(self.parts)
 
     def mapped_fold(self, candidate: Candidate, fold: int) -> tuple[FloatArray, float]:
-        """The gallery of one fold, and the seconds of its fit.
+        """The gallery of one fold, and the seconds it took to fit and map.
 
-        Candidates share what they have in common of a fold's pairs: the first one pays for it.
+        Candidates share what they have in common of all pairs or of a fold's: the first one pays
+        for it.
         """
         part = self.parts[fold]
-        if fold not in self._fits:
-            kept = np.setdiff1d(np.arange(len(self.pairs)), self.excluded(part))
-            self._fits[fold] = self.pairs.part(kept)
+        if fold not in self._folds:
+            self._folds[fold] = Fold(self.pairs, self.excluded(part), self.rows[part])
         started = time.perf_counter()
-        bridge = made(candidate).fit_pairs(self._fits[fold])
-        seconds = time.perf_counter() - started
-        return bridge.transform(self.pairs.source[self.rows[part]]).vectors, seconds
+        mapped = made(candidate).map_left_out(self._folds[fold])
+        return mapped, time.perf_counter() - started
 
     def done_with(self, fold: int) -> None:
         """Forget what the candidates shared: decompositions of one fold at a time are enough."""
-        self._fits.pop(fold, None)
+        self._folds.pop(fold, None)
 
     def excluded(self, part: IntArray) -> IntArray:
         """Rows of all pairs that the fit of this part may not see: its whole classes."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from midspan.bridges.base import TINY, Bridge, Float64, Pairs, unit
+from midspan.bridges.base import TINY, Bridge, Float64, Fold, Pairs, unit
 from midspan.bridges.least_squares import ALPHAS, Choice, Spectrum, eigh, moments, sample_rows
 from midspan.spaces import FloatArray, IntArray
 
@@ -46,7 +46,11 @@ class Kernel(Bridge):
         self.landmarks = landmarks
         self.seed = seed
 
-    def _fit(self, pairs: Pairs) -> None:
+    def _chosen(self, pairs: Pairs) -> _Solved:
+        """With the power and penalty that left-out retrieval chooses; once for these pairs."""
+        return pairs.shared(("kernel", repr(self.settings())), lambda: self._choose(pairs))
+
+    def _choose(self, pairs: Pairs) -> _Solved:
         few = pairs
         if len(pairs) > POWER_SAMPLE:  # the power shows on a part as well as on all
             few = pairs.part(sample_rows(len(pairs), self.seed, POWER_SAMPLE))
@@ -54,6 +58,23 @@ class Kernel(Bridge):
         best = max((self._solved(few, power) for power in powers), key=_Solved.key)
         if few is not pairs:
             best = self._solved(pairs, best.features.power)
+        return best
+
+    def map_left_out(self, fold: Fold) -> FloatArray:
+        """From the decomposition of all pairs; power and α are chosen once for all folds."""
+        pairs, left_out = fold.pairs, fold.left_out
+        if len(fold) < self.pairs_needed(pairs.source.space.dim, pairs.target.space.dim):
+            return super().map_left_out(fold)
+        best = self._chosen(pairs)
+        alpha = best.choice.alpha if self.alpha is None else float(self.alpha)
+        z = best.features.coordinates(left_out, best.spectrum)
+        mapped = best.spectrum.left_out_block(z, pairs.y(left_out), alpha) if alpha > 0 else None
+        if mapped is None:
+            return super().map_left_out(fold)
+        return self._as_applied(mapped[fold.places], pairs.target.space)
+
+    def _fit(self, pairs: Pairs) -> None:
+        best = self._chosen(pairs)
         features = best.features
         self.power_, self.scale_ = features.power, features.scale
         self.alpha_ = best.choice.alpha if self.alpha is None else float(self.alpha)

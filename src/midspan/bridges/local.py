@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from midspan.bridges.base import TINY, Bridge, Float64, Pairs
+from midspan.bridges.base import TINY, Bridge, Float64, Fold, Pairs
 from midspan.bridges.least_squares import ALPHAS, Arrays, decompose, shared_choice, shared_spectrum
 from midspan.spaces import FloatArray, IntArray
 
@@ -68,6 +68,13 @@ class Local(Bridge):
         self.centres_ = centres.astype(np.float32)  # (K, Ds)
         self.corrections_ = corrections.astype(np.float32)  # (K, Ds, Dt)
         self.shifts_ = shifts.astype(np.float32)  # (K, Dt)
+
+    def map_left_out(self, fold: Fold) -> FloatArray:
+        """With the α of all pairs, as `Ridge` has it."""
+        if self.alpha is not None:
+            return super().map_left_out(fold)
+        alpha = shared_choice(fold.pairs, seed=self.seed).alpha
+        return type(self)(**{**self.settings(), "alpha": alpha}).map_left_out(fold)
 
     def _shares(self, rows: FloatArray) -> FloatArray:
         """(N, K) how much of each cluster's correction a row gets."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from midspan.bridges.base import Bridge, Float64, Pairs
+from midspan.bridges.base import Bridge, Float64, Fold, Pairs
 from midspan.bridges.least_squares import shared_choice, shared_spectrum
 from midspan.spaces import FloatArray
 
@@ -44,6 +44,13 @@ class LowRank(Bridge):
         self.down_ = narrow.astype(np.float32)
         self.up_ = directions.astype(np.float32)
         self.bias_ = (spectrum.mean_y - spectrum.mean_x @ narrow @ directions).astype(np.float32)
+
+    def map_left_out(self, fold: Fold) -> FloatArray:
+        """With the α of all pairs, as `Ridge` has it."""
+        if self.alpha is not None:
+            return super().map_left_out(fold)
+        alpha = shared_choice(fold.pairs, seed=self.seed).alpha
+        return type(self)(**{**self.settings(), "alpha": alpha}).map_left_out(fold)
 
     def _map(self, rows: FloatArray) -> FloatArray:
         narrow: FloatArray = rows @ self.down_

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from midspan.bridges.compare import Candidate, Trial
 
 BEHIND = 3.0  # standard errors behind the leader that end a candidate's race
-SAME = 1e-6  # difference of coordinates that is rounding in float32
+SAME = 1e-5  # difference of coordinates that is rounding in float32
 
 
 @dataclass(slots=True)
@@ -34,8 +34,8 @@ class Runner:
 
     @property
     def seconds(self) -> float:
-        """Of one fit. What candidates share counts for the first of them that needs it."""
-        return float(np.mean(self.fit_seconds)) if self.fit_seconds else float("nan")
+        """Of one fit, the longest: what candidates or folds share counts for the first of them."""
+        return float(np.max(self.fit_seconds)) if self.fit_seconds else float("nan")
 
 
 def race(

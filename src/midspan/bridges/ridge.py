@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from midspan.bridges.base import Bridge, Pairs
+from midspan.bridges.base import Bridge, Fold, Pairs
 from midspan.bridges.least_squares import shared_choice, shared_spectrum, solve_once
 from midspan.spaces import FloatArray
 
@@ -50,6 +50,20 @@ class Ridge(Bridge):
             weight, bias = spectrum.solve(self.alpha_)
         self.weight_ = weight.astype(np.float32)  # (Ds, Dt)
         self.bias_ = bias.astype(np.float32)  # (Dt,)
+
+    def map_left_out(self, fold: Fold) -> FloatArray:
+        """From the decomposition of all pairs; where α is chosen, then once for all folds."""
+        pairs, left_out = fold.pairs, fold.left_out
+        spaces = pairs.source.space, pairs.target.space
+        if self.alpha == 0 or len(fold) < self.pairs_needed(*(space.dim for space in spaces)):
+            return super().map_left_out(fold)
+        chosen = self.alpha or shared_choice(pairs, seed=self.seed).alpha
+        spectrum = shared_spectrum(pairs)
+        z = (pairs.x(left_out) - spectrum.mean_x) @ spectrum.basis
+        mapped = spectrum.left_out_block(z, pairs.y(left_out), chosen)
+        if mapped is None:
+            return super().map_left_out(fold)
+        return self._as_applied(mapped[fold.places], spaces[1])
 
     def _map(self, rows: FloatArray) -> FloatArray:
         mapped: FloatArray = rows @ self.weight_
