@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
@@ -234,6 +235,32 @@ def test_traffic_splits_image_searches_and_the_status_counts_each_arm(client: Te
     assert arms["old"]["searches"] >= 12
     assert arms["new"]["searches"] > 0
     assert arms["new"]["p99_ms"] >= arms["new"]["p50_ms"] > 0
+
+
+def test_in_shadow_each_query_is_asked_of_the_new_way_too(client: TestClient) -> None:
+    start_both(client, traffic=0.0)
+    core = core_of(client)
+    spaces = [one.space for one in core.encoders.loaded]
+    shared, changed = [], []
+    for count, number in enumerate((3, 7, 11), start=1):
+        before = [hit["id"] for hit in image(client, number)]
+        vectors = [one.vectors([picture(number)]) for one in core.encoders.loaded]
+        asked = list(zip(spaces, vectors, strict=True))
+        after = [hit.id for hit in core.gallery.search_in(asked, k=8, arm="new")[0]]
+        shared.append(len(set(before) & set(after)) / len(before))
+        changed.append(before[0] != after[0])
+        waited = time.monotonic() + 20
+        while (told := core.arms.compared()) is None or told.queries < count:
+            assert time.monotonic() < waited, told
+            time.sleep(0.02)
+    status = client.get("/v1/upgrade").json()
+    seen = status["compared"]
+    assert (seen["queries"], seen["dropped"]) == (3, 0)
+    assert seen["overlap"] == pytest.approx(np.mean(shared), abs=0.001)
+    assert seen["first_changed"] == pytest.approx(np.mean(changed))
+    assert seen["p99_ms"] >= seen["p50_ms"] > 0
+    assert status["arms"]["old"]["searches"] == 3
+    assert "new" not in status["arms"], "nobody was answered by it"
 
 
 def test_mode_both_without_the_old_encoder_says_what_to_start(serve: Serve) -> None:

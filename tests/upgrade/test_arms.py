@@ -11,7 +11,7 @@ import pytest
 from midspan.cli.upgrade_tables import print_status
 from midspan.gallery import Gallery
 from midspan.upgrade import Shadow, Upgrade, judged_by, shadow_gate
-from midspan.upgrade.status import ArmLog, ArmTimes, arm_times
+from midspan.upgrade.arms import ArmLog, ArmTimes, arm_times
 from tests.upgrade.world import NEW, OLD, ids, make, vectors
 
 
@@ -61,3 +61,27 @@ def test_status_shows_both_ways_and_what_the_verdict_rests_on(
     assert re.search(r"searches as before 1, p50 [34]\.", shown)
     assert re.search(r"searches the new way 1, p50 [78]\.", shown)
     assert f"the new way {100 * status.evidence['after']:.2f} 60 queries at 0.00 % new" in shown
+
+
+def test_what_both_ways_answer_is_compared_and_begins_again_with_an_upgrade(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with make("sqlite", tmp_path) as gallery:
+        upgrade = Upgrade.start(gallery, to=NEW, order="random", traffic=0.0)
+        log = ArmLog(gallery)
+        log.compare(["a", "b", "c", "d"], ["b", "a", "x", "y"], 0.01)
+        log.compare(["a", "b"], ["a", "b"], 0.01)
+        log.drop()
+        assert upgrade.status().compared is None
+        told = log.compared()
+        log.flush()
+        assert upgrade.status().compared == told
+        print_status(upgrade.status(), as_json=False)
+        assert "old" not in upgrade.status().arms, "they are no answered searches"
+        upgrade.rollback()
+        assert Upgrade.start(gallery, to=NEW, order="random").status().compared is None
+    assert told is not None
+    assert (told.queries, told.overlap, told.first_changed, told.dropped) == (2, 0.75, 0.5, 1)
+    assert told.p50_ms == pytest.approx(10, rel=0.06)
+    shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "2: 75.00 % of the hits, another first hit for 50.00 %" in shown

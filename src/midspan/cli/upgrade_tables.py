@@ -39,6 +39,14 @@ def print_status(status: Status, *, as_json: bool) -> None:
         if (times := status.arms.get(arm)) is not None:
             spent = f"p50 {times.p50_ms:,.1f} ms, p99 {times.p99_ms:,.1f} ms"
             rows.append([name, f"{times.searches:,}, {spent}"])
+    if (seen := status.compared) is not None:
+        found = f"{percent(seen.overlap)} % of the hits"
+        first = f"another first hit for {percent(seen.first_changed)} %"
+        rows.append(["compared in the background", f"{seen.queries:,}: {found}, {first}"])
+        spent = f"p50 {seen.p50_ms:,.1f} ms, p99 {seen.p99_ms:,.1f} ms"
+        rows.append(
+            ["", f"{spent} the new way" + f"; {seen.dropped:,} left out" * bool(seen.dropped)]
+        )
     if status.traffic is not None:
         shadow = " (shadow)" if not status.traffic else ""
         rows.append(["traffic answered the new way", f"{percent(status.traffic)} %{shadow}"])

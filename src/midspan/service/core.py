@@ -28,7 +28,7 @@ from midspan.service.resources import Resources
 from midspan.service.settings import GallerySettings
 from midspan.spaces import Embeddings, FloatArray, Space
 from midspan.upgrade import Embed, from_embeddings
-from midspan.upgrade.status import ArmLog
+from midspan.upgrade.arms import ArmLog
 
 SEARCHED_TOGETHER = 64
 
@@ -87,6 +87,7 @@ class Core:
         self.stepping = threading.Lock()  # held while a step of an upgrade is made here
         self._item_locks = [threading.Lock() for _ in range(64)]
         self.arms = ArmLog(gallery)
+        self.comparing: set[asyncio.Task[None]] = set()  # on the event loop
         self.log = SearchLog(gallery)
         self.places = Places(
             images=settings.images, uploads=settings.uploads_folder, prefix=self.prefix

@@ -18,6 +18,7 @@ from midspan.service.context import core_of
 from midspan.service.core import Asked, Core, Found
 from midspan.service.errors import InvalidRequest, NotPossible, TooLarge, UnsupportedType
 from midspan.service.requests import AnySearch, ItemSearch, SearchOptions, VectorSearch
+from midspan.service.shadowing import Answered, compare_later
 from midspan.spaces import FloatArray
 from midspan.upgrade import Record
 
@@ -81,9 +82,11 @@ async def _image(request: Request, image: bytes, options: SearchOptions) -> Resp
     encoders, arm = core.encoders.for_search(state, key=key)
     query = await core.embed_image(image, *encoders)
     spaces = tuple(one.space.fingerprint for one in encoders)
-    found = await core.search.submit(_asked(options, spaces=spaces, arm=arm), query)
+    asked = _asked(options, spaces=spaces, arm=arm)
+    found = await core.search.submit(asked, query)
     if state.upgrade is not None:
         core.arms.note(arm, time.perf_counter() - request.state.started)
+        compare_later(core, state, Answered(image, query[-1], asked, found.hits[0], arm))
     return await _found(request, options, found)
 
 

@@ -79,6 +79,8 @@ class Standing:
         found = status(gallery).to_dict()
         del found["location"], found["indexes"]
         found["arms"] = {arm: asdict(one) for arm, one in self._core.arms.times().items()}
+        told = self._core.arms.compared()
+        found["compared"] = None if told is None else asdict(told)
         if (rate := worker.rate) is not None:
             found["rate"] = rate
             found["seconds_left"] = found["old"] / rate if rate else None

@@ -31,6 +31,18 @@ class ArmTimes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """Queries that were answered as before and asked of the new way too, without being answered."""
+
+    queries: int
+    overlap: float  # mean share of the old way's hits that the new way finds too
+    first_changed: float  # share of the queries whose first hit is another one
+    p50_ms: float  # of the new way
+    p99_ms: float
+    dropped: int  # queries that were not compared, as others were waiting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UpgradeStatus:
     phase: str  # none, mapping, running, paused, finished, forgetting
     space: str  # name of the one that new items come in
@@ -49,6 +61,7 @@ class UpgradeStatus:
     standardised: bool  # scores of old and new vectors are merged over a sample
     traffic: float | None  # share of the queries that the new way answers; 0: shadow; None: over
     arms: dict[str, ArmTimes]  # by the way that answered: old (as before), new
+    compared: Compared | None
     rollback: bool  # still promised
     gate: str | None
     gates: tuple[GateVerdict, ...]  # the newest first
