@@ -30,7 +30,7 @@ def test_each_request_is_a_span_with_its_id_and_its_callers_trace(
         headers = {"traceparent": PARENT, "X-Request-ID": "abc"}
         assert client.get(f"/v1/items/{name(3)}", headers=headers).status_code == 200
         assert client.post("/v1/search/item", json={"id": "no such"}).status_code == 404
-    first, second = kept.get_finished_spans()
+    first, second = list[Any](kept.get_finished_spans())
     assert first.name == "GET /v1/items/{id:path}"
     assert first.attributes["midspan.request_id"] == "abc"
     assert first.attributes["http.response.status_code"] == 200

@@ -39,7 +39,7 @@ Limit = Annotated[int, Query(ge=1, le=LARGEST_PAGE)]
 After = Annotated[str, Query(max_length=512)]
 Where = Annotated[str | None, Query(max_length=65536, description="A payload filter as JSON.")]
 Text = Annotated[str | None, Query(max_length=200, description="Text in the id or payload.")]
-Size = Annotated[int, Query(ge=16, le=1024)]
+Size = Annotated[int, Query(ge=16, le=4096)]
 
 
 class _PutFields(Body):

@@ -139,6 +139,14 @@ export async function ask(verb, query, settings, { signal } = {}) {
   return (await send(path, { method: "POST", body: form, signal })).json();
 }
 
+/** Add or replace an item by its image. */
+export async function putImage(path, file, payload) {
+  const form = new FormData();
+  form.append("file", file, file.name || "image");
+  form.append("payload", JSON.stringify(payload));
+  return (await send(path, { method: "PUT", body: form })).json();
+}
+
 export const itemPath = (id) => `/v1/items/${encodeURIComponent(id)}`;
 
 /** A thumbnail into `image`; `missing` is called if there is none. With a token: as a blob. */

@@ -47,8 +47,8 @@ function chart(metric, some, before) {
       class: point === last ? "dot last" : "dot", cx: x(point.fraction), cy: y(point.value), r: point === last ? 5 : 3,
     }, svg("title", {}, `${share(point.value)} at ${share(point.fraction)} refreshed, ${moment(point.at)}`))));
   return make("figure", { "data-metric": metric },
-    make("figcaption", {}, make("b", {}, metric.replaceAll("_", " ")), " ", make("span", { class: "now" }, share(last.value)),
-      make("span", { class: "muted" }, LOWER_IS_BETTER.test(metric) ? " lower is better"
+    make("figcaption", {}, make("b", {}, metric.replaceAll("_", " ")), " ", make("span", { class: "now", title: `the newest measurement, at ${share(last.fraction)} refreshed` }, share(last.value)),
+      make("span", { class: "muted", title: "what the old service has on the same queries" }, LOWER_IS_BETTER.test(metric) ? " lower is better"
         : before === null ? "" : ` before ${share(before)}`)),
     picture);
 }

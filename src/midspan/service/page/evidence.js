@@ -39,10 +39,10 @@ const plain = (text) => (text ?? "").replace(/^gate: /, "");
 
 function checks(asked) {
   const rows = asked.checks.map((check) => make("li", {}, verdict(check.verdict), make("div", {},
-    make("p", {}, make("b", {}, check.name), ` ${share(check.value)}, limit ${share(check.limit)}`),
-    check.low === null ? null : make("p", { class: "muted small" },
+    make("p", { title: "What was measured, and the limit that it must keep" }, make("b", {}, check.name), ` ${share(check.value)}, limit ${share(check.limit)}`),
+    check.low === null ? null : make("p", { class: "muted small", title: "The true value lies in here with a probability of 95 %; the gate is sure where all of it is on one side of the limit" },
       `95 % interval ${share(check.low)} to ${share(check.high)}${check.more_queries ? `; about ${count(check.more_queries)} more queries would decide` : ""}`))));
-  const flips = asked.flips && make("li", {}, make("div", {}, make("p", {}, make("b", {}, "negative flips"),
+  const flips = asked.flips && make("li", {}, make("div", {}, make("p", { title: "Queries that were right and are wrong now; positive: the reverse" }, make("b", {}, "negative flips"),
     ` ${share(asked.flips.negative)}, positive ${share(asked.flips.positive)}; an equally good encoder has ${share(asked.flips.chance)} by chance`)));
   const notes = (asked.notes ?? []).map((note) => make("li", {}, make("p", { class: "muted small" }, note)));
   return make("ul", { class: "checks" }, [...rows, ...(flips ? [flips] : []), ...notes]);
@@ -63,7 +63,7 @@ export const drawFlips = onChange(({ flips, labelled }) => {
 function ranks(flip) {
   if (flip.before_rank === null || flip.before_rank === undefined) return null;
   const now = flip.after_rank === null || flip.after_rank === undefined ? "gone" : `rank ${flip.after_rank}`;
-  return make("span", { class: "muted small" }, `right at rank ${flip.before_rank}, now ${now}`);
+  return make("span", { class: "muted small", title: "Where the first right result stood before, and where it stands now" }, `right at rank ${flip.before_rank}, now ${now}`);
 }
 
 function strip(words, tone, ids, others, right) {
@@ -84,7 +84,7 @@ export const drawFailures = onChange((failures, retry) => {
     make("button", { type: "button", id: "retry", onclick: retry }, "Try them again …"),
     make("ul", { class: "lines" }, failures.map((one) => make("li", {},
       idText(one.id, "b"), make("span", {}, one.reason),
-      one.attempts ? make("span", { class: "muted small" }, `${one.attempts} ${one.attempts === 1 ? "try" : "tries"}`) : null))));
+      one.attempts ? make("span", { class: "muted small", title: "How often this item was tried" }, `${one.attempts} ${one.attempts === 1 ? "try" : "tries"}`) : null))));
 });
 
 /** Progress is told by the line, measurements by the curve: the trail here is of what people did. */

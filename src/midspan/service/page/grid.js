@@ -66,7 +66,17 @@ export function card(found, { actions, spaceName, rank = null }) {
 async function details(found, actions, spaceName) {
   const facts = make("dl", { class: "facts" });
   const add = (term, ...text) => facts.append(make("dt", {}, term), make("dd", {}, ...text));
-  const body = make("div", { class: "details" }, picture(found.id, found.id, { size: 640, known: found.thumbnail !== null }), facts);
+  const shown = make("div", { class: "details-picture" }, picture(found.id, found.id, { size: 1024, known: found.thumbnail !== null }));
+  const whole = found.thumbnail === null ? null : make("button", {
+    type: "button", class: "link whole", "aria-pressed": "false",
+    onclick: (event) => {
+      const on = shown.classList.toggle("whole-size");
+      event.target.setAttribute("aria-pressed", String(on));
+      shown.replaceChildren(picture(found.id, found.id, { size: on ? 4096 : 1024 }));
+      shown.tabIndex = on ? 0 : -1; // it scrolls
+    },
+  }, "Original size");
+  const body = make("div", { class: "details" }, shown, whole, facts);
   if (found.score !== undefined) add("score", score(found.score));
   for (const [key, one] of ordered(found.payload)) add(key, value(one));
   if (found.uri) add("image", make("code", {}, found.uri));

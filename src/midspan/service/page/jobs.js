@@ -54,7 +54,7 @@ export const drawJobs = onChange((jobs) => {
   $("jobs").replaceChildren(make("ul", { class: "lines" }, jobs.slice(0, 10).map((job) => make("li", {},
     make("time", { class: "muted", datetime: new Date(1000 * job.created).toISOString() }, moment(job.created)),
     make("b", {}, job.kind), make("span", { class: `job-state job-${job.state}` }, job.state),
-    job.ended && job.started ? make("span", { class: "muted small" }, duration(job.ended - job.started)) : null,
+    job.ended && job.started ? make("span", { class: "muted small", title: "how long it took" }, duration(job.ended - job.started)) : null,
     job.error ? make("span", {}, job.error.message) : null,
     make("span", { class: "muted small", title: job.who }, job.who.split(", request ")[0])))));
 });

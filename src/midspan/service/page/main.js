@@ -6,6 +6,7 @@ import { $ } from "./dom.js";
 import { showDuplicates, startDuplicates } from "./duplicates.js";
 import { startGalleries } from "./galleries.js";
 import { galleryNow, setGallery, showSearch, startSearch } from "./search.js";
+import { restoreImages } from "./uploads.js";
 import { hideUpgrade, setCanUpgrade, setJobs, setStatus, showUpgrade, startUpgradeView } from "./upgrade.js";
 
 const VIEWS = {
@@ -81,6 +82,7 @@ document.querySelector(".skip").addEventListener("click", (event) => {
 });
 await loadGallery();
 await startGalleries();
+await restoreImages();
 route();
 listen({
   on: onEvent,

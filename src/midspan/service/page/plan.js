@@ -36,6 +36,7 @@ export function drawPlan({ can, orders, from, to }, start) {
   form.replaceChildren(
     make("h2", { id: "plan-title" }, to ? `Plan an upgrade to “${to}”` : "Plan an upgrade"),
     from && to ? make("p", { class: "plan-spaces" }, "From ", make("b", {}, from), " to ", make("b", {}, to), ".") : "",
+    make("p", { class: "muted small" }, "An encoder turns an image into a vector; images are alike if their vectors are near. Vectors of two encoders can be compared only where one was trained, or is mapped, to fit the other."),
     make("div", { class: "plan-fields" },
       field("plan-mode", "How old and new are compared", mode), field("plan-order", "Which items first", order),
       make("button", { type: "submit", class: "primary" }, "Show the plan")),
@@ -87,9 +88,19 @@ function select(id, names, words) {
 /** A space without its fingerprint: that is in the tooltip. */
 const plain = (space) => space.replace(/, [\w:]{8,}\)$/, ")");
 
+const LIMIT = "Measured on the sample: the value, and the limit from which on the gate passes";
+const HELP = {
+  "from, to": "The encoder whose vectors the gallery holds, and the one that it would get",
+  "to embed": "Items that the new encoder has still to embed; vectors that are kept need not be made again",
+  time: "Items to embed, divided by the speed on the sample",
+  "disk until finished": "The old vectors are kept beside the new ones until you drop them",
+  "searches for a query": "In mode both each query is searched twice while the upgrade is open",
+  "gate at the start": "How the same queries fare with the old service and with the new encoder, on a sample, before anything is refreshed",
+};
+
 function planned(plan) {
   const facts = make("dl", { class: "facts" });
-  const add = (term, ...words) => facts.append(make("dt", {}, term), make("dd", {}, ...words));
+  const add = (term, ...words) => facts.append(make("dt", { title: HELP[term] ?? LIMIT }, term), make("dd", { title: HELP[term] ?? LIMIT }, ...words));
   add("from, to", make("span", { title: `${plan.from_space} → ${plan.to_space}` }, `${plain(plan.from_space)} → ${plain(plan.to_space)}`));
   add("to embed", `${count(plan.to_embed)} of ${items(plan.items)}`);
   add("time", plan.seconds === null ? "not measured" : `${plan.seconds < 1 ? "" : "about "}${duration(plan.seconds)} on this machine`);

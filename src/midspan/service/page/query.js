@@ -1,24 +1,25 @@
-// What is searched for: an image (dropped, pasted, chosen) or a stored item. The address holds it,
-// so that "back" goes back through the searches; images live as long as the tab.
+// What is searched for: images (dropped, pasted, chosen) or a stored item. The address holds it,
+// so that "back" goes back through the searches, and a reload asks the same again.
 
 import { get, itemPath, showThumbnail } from "./api.js";
 import { $, notice, visible } from "./dom.js";
 import { filtersNow } from "./filters.js";
+import { imageOf, keepImage } from "./uploads.js";
 
-const uploads = [];
+const MOST = 8; // images of one query
 
-/** {id}, {file} or null from the address's parameters. */
+/** {id}, {file, files}, {text} or null from the address's parameters; `file` is the first of the images. */
 export function queryFrom(params) {
   if (params.has("item")) return { id: params.get("item") };
   if (params.has("text")) return { text: params.get("text") };
-  const file = uploads[Number(params.get("image")) - 1];
-  return file ? { file } : null;
+  const files = params.getAll("image").map(imageOf).filter(Boolean);
+  return files.length ? { file: files[0], files } : null;
 }
 
 export function go(view, query) {
   const params = new URLSearchParams();
   if (query?.id !== undefined) params.set("item", query.id);
-  if (query?.file) params.set("image", String(uploads.indexOf(query.file) + 1));
+  for (const file of query?.files ?? []) params.append("image", keepImage(file));
   if (query?.text !== undefined) params.set("text", query.text);
   for (const one of filtersNow()) params.append("filter", one);
   const text = params.toString();
@@ -55,24 +56,21 @@ export function showQuery(image, query) {
 
 /** Drop anywhere, paste anywhere, or choose; `view()` is where the answer shall be shown. */
 export function startQuery(view) {
-  const accept = (file) => {
-    if (!file) return;
-    if (file.type && !file.type.startsWith("image/")) {
+  const accept = (given) => {
+    const files = given.filter((file) => !file.type || file.type.startsWith("image/")).slice(0, MOST);
+    if (files.length) go(view(), { file: files[0], files });
+    else if (given.length) {
       if (view() !== "search") go("search", null);
-      notice($("query-notice"), `“${file.name}” is not an image. JPEG, PNG and WebP files work.`);
-      return;
+      notice($("query-notice"), `“${given[0].name}” is not an image. JPEG, PNG and WebP files work.`);
     }
-    uploads.push(file);
-    go(view(), { file });
   };
   $("pick").addEventListener("click", () => $("file").click());
   $("file").addEventListener("change", (event) => {
-    accept(event.target.files[0]);
+    accept([...event.target.files]);
     event.target.value = ""; // the same file can be chosen again
   });
   document.addEventListener("paste", (event) => {
-    const file = [...event.clipboardData.files].find((one) => one.type.startsWith("image/"));
-    if (file) accept(file);
+    accept([...event.clipboardData.files].filter((one) => one.type.startsWith("image/")));
   });
   let depth = 0; // dragenter and dragleave come for every child
   const mark = () => document.body.classList.toggle("dragging", depth > 0);
@@ -83,7 +81,7 @@ export function startQuery(view) {
     event.preventDefault();
     depth = 0;
     mark();
-    accept(event.dataTransfer.files[0]);
+    accept([...event.dataTransfer.files]);
   });
   $("query").addEventListener("submit", (event) => {
     event.preventDefault();

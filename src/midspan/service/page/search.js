@@ -3,6 +3,7 @@
 import { ask, get, post } from "./api.js";
 import { $, announce, make, notice, onChange, visible } from "./dom.js";
 import { clearFilters, currentFilter, setFilters, setKeys, startFilters } from "./filters.js";
+import { firstSteps } from "./first.js";
 import { card, walk } from "./grid.js";
 import { go, queryFrom, showQuery, startQuery } from "./query.js";
 import { count, items } from "./words.js";
@@ -64,7 +65,7 @@ export function showSearch(params) {
   const picture = query !== null && query.text === undefined;
   $("drop").classList.toggle("filled", picture);
   $("query-words").textContent = !picture ? "Drop an image here, or paste one"
-    : visible(query.file ? query.file.name || "pasted image" : query.id);
+    : visible(query.file ? fileWords(query.files) : query.id);
   $("pick").textContent = !picture ? "Choose an image" : "Choose another image";
   $("item-id").value = query?.id ?? query?.text ?? "";
   if (query) notice($("query-notice"), null);
@@ -72,6 +73,23 @@ export function showSearch(params) {
   $("to-compare").hidden = !(picture && upgradeOpen());
   $("to-compare").href = `#/compare?${params}`;
   run();
+}
+
+function fileWords(files) {
+  return files.length > 1 ? `${count(files.length)} images: what is like any of them` : files[0].name || "pasted image";
+}
+
+/** Of several images each item counts by the one that it is most alike. */
+async function answerTo(asked, options) {
+  const queries = asked.files?.length > 1 ? asked.files.map((file) => ({ file })) : [asked];
+  const answers = await Promise.all(queries.map((one) => ask("search", one, settings(), options)));
+  if (answers.length === 1) return answers[0];
+  const best = new Map();
+  for (const one of answers.flatMap((answer) => answer.results)) {
+    if (!best.has(one.id) || best.get(one.id).score < one.score) best.set(one.id, one);
+  }
+  const results = [...best.values()].sort((a, b) => b.score - a.score).slice(0, settings().k);
+  return { results, took_ms: Math.max(...answers.map((answer) => answer.took_ms ?? 0)) };
 }
 
 /** Values of a payload field with how often they occur, for the filters. */
@@ -114,7 +132,7 @@ function search() {
   const asked = query;
   return during(async (signal) => {
     $("results-title").textContent = asked.file ? "Most alike" : visible(`Most like ${asked.id}`);
-    const answer = await ask("search", asked, settings(), { signal });
+    const answer = await answerTo(asked, { signal });
     if (signal.aborted) return;
     const found = answer.results.filter((one) => one.id !== asked.id);
     draw(found);
@@ -153,7 +171,7 @@ function browse({ after }) {
     if (!found.length && !after) {
       if (text !== undefined) empty(`There is no item “${text}” in this gallery, and none has it in its id or payload.`, "Check it, or browse the gallery.");
       else if (filter) empty("No item matches the filters.", "Change or remove a filter.");
-      else empty("This gallery is empty.", "Add a folder of images: midspan gallery add GALLERY --images FOLDER --encoder ENCODER. For sample data: midspan demo.");
+      else $("grid").replaceChildren(make("li", { class: "empty" }, firstSteps({ can: gallery.uploads, reload: added })));
     }
   });
 }
@@ -168,6 +186,12 @@ function draw(found, { add = false } = {}) {
   else $("grid").replaceChildren(...made);
   cards.reset();
   if (add) made[0]?.querySelector(".open").focus();
+}
+
+/** The first items are in: the gallery says so, and shows them. */
+async function added() {
+  setGallery(await get("/v1/gallery"));
+  await browse({ after: "" });
 }
 
 function empty(words, advice) {
