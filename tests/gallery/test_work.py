@@ -5,15 +5,19 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from sqlalchemy import event as listen
 from sqlalchemy import select, update
 
+from midspan.errors import StateChanged
 from midspan.gallery import Failed, Gallery
+from midspan.gallery.catalogue import work as work_module
 from midspan.gallery.catalogue.catalogue import Catalogue
 from midspan.gallery.location import parse_location
-from tests.gallery.conftest import Locate
+from tests.gallery.conftest import PLACES, Locate
 from tests.gallery.postgres import Postgres
 from tests.gallery.samples import NEW, OLD, add, embed, event, start
 
@@ -147,3 +151,155 @@ def test_a_claim_reads_the_index_in_its_order(gallery: Gallery) -> None:
     assert "work_next" in plan
     assert "Sort" not in plan
     assert "B-TREE" not in plan
+
+
+# ---- a long list is made in portions, between which others write
+
+
+def listed(gallery: Gallery) -> list[str]:
+    """Ids on the list; each once."""
+    catalogue = gallery._session.catalogue
+    work, items = catalogue.tables.work, catalogue.tables.items
+    with catalogue.reading() as connection:
+        rows = connection.execute(select(work.c.row)).scalars().all()
+        ids = connection.execute(select(items.c.id).join(work, work.c.row == items.c.row)).scalars()
+        names = sorted(ids)
+    assert len(rows) == len(set(rows)) == len(names), "rows of no item are on the list"
+    return names
+
+
+@pytest.fixture
+def portions(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
+    """Portions of 10; before each one the next of these is called."""
+    between: list[Callable[[], None]] = []
+    portion = work_module.list_portion
+
+    def watched(*given: Any) -> Any:
+        if between:
+            between.pop(0)()
+        return portion(*given)
+
+    monkeypatch.setattr(work_module, "PORTION", 10)
+    monkeypatch.setattr(work_module, "list_portion", watched)
+    return between
+
+
+IDS = [f"i{number:03}" for number in range(95)]
+
+
+def test_others_write_between_the_portions_of_a_new_list(
+    locate_catalogue: Locate, portions: list[Callable[[], None]]
+) -> None:
+    with Gallery.create(locate_catalogue(), OLD) as gallery:
+        add(gallery, IDS)
+        write = gallery._session.catalogue.write
+        took: list[Any] = []
+
+        def between(*given: Any, **more: Any) -> Any:
+            """Others have their turn before each transaction of the start."""
+            if turns and more.get("exclusive"):
+                turns.pop(0)()
+            took.append(more)
+            return write(*given, **more)
+
+        turns: list[Callable[[], Any]] = [
+            lambda: None,
+            lambda: add(gallery, ["new0"]),
+            lambda: gallery.delete([IDS[3], IDS[90]]),
+            lambda: gallery.put(embed([IDS[4], IDS[94]], OLD, seed=5)),
+        ]
+        gallery._session.catalogue.write = between  # type: ignore[method-assign]
+        start(gallery)
+        assert turns == []
+        assert sum(bool(one.get("exclusive")) for one in took) >= 9
+        expected = sorted({*IDS, "new0"} - {IDS[3], IDS[90]})
+        assert listed(gallery) == expected
+        assert gallery.count().pending == len(expected)
+
+
+def test_a_write_that_had_begun_before_the_list_is_on_it(
+    request: pytest.FixtureRequest, portions: list[Callable[[], None]]
+) -> None:
+    """Its rows are lower than others that are listed already when its items appear."""
+    place, _ = PLACES["elsewhere"]
+    with Gallery.create(place(request, "late"), OLD) as gallery:
+        add(gallery, IDS[:45])
+        engine: Any = gallery._session.engine
+        put, taken, go = engine.put, threading.Event(), threading.Event()
+
+        def waiting(*given: Any, **more: Any) -> None:
+            put(*given, **more)
+            if threading.current_thread() is late:
+                taken.set()
+                assert go.wait(30)
+
+        engine.put = waiting
+        late = threading.Thread(target=add, args=(gallery, ["late"]))
+        late.start()
+        assert taken.wait(30)
+        add(gallery, IDS[45:])  # rows above
+        portions += [lambda: None] * 5
+
+        def finish() -> None:
+            go.set()
+            late.join()
+
+        write, turns = gallery._session.catalogue.write, [0]
+
+        def between(*given: Any, **more: Any) -> Any:
+            turns[0] += bool(more.get("exclusive"))
+            if turns[0] == 6 and more.get("exclusive"):
+                finish()
+            return write(*given, **more)
+
+        gallery._session.catalogue.write = between  # type: ignore[method-assign]
+        start(gallery)
+        finish()
+        assert listed(gallery) == sorted([*IDS, "late"])
+
+
+def test_a_start_that_stops_while_listing_changes_nothing_and_can_be_repeated(
+    locate_catalogue: Locate, portions: list[Callable[[], None]]
+) -> None:
+    def die() -> None:
+        raise KeyboardInterrupt
+
+    with Gallery.create(locate_catalogue(), OLD) as gallery:
+        add(gallery, IDS)
+        portions += [lambda: None, lambda: None, die]
+        with pytest.raises(KeyboardInterrupt):
+            start(gallery)
+        assert gallery.state.target is None
+        assert (gallery.count().pending, claimed(gallery, "w")) == (0, [])
+        gallery.delete(IDS[:5])
+        gallery.put(embed(IDS[5:7], OLD, seed=9))
+        start(gallery)
+        assert listed(gallery) == IDS[5:]
+
+
+def test_a_start_beside_another_one_leaves_its_list_alone(
+    locate_catalogue: Locate, portions: list[Callable[[], None]]
+) -> None:
+    place = locate_catalogue()
+    with Gallery.create(place, OLD) as gallery:
+        add(gallery, IDS)
+
+        def other() -> None:
+            start(gallery)
+            claimed(gallery, "w", seconds=1000)
+
+        write = gallery._session.catalogue.write
+        turns: list[Callable[[], None]] = [lambda: None, lambda: None, other]
+
+        def between(*given: Any, **more: Any) -> Any:
+            if turns and more.get("exclusive"):
+                turns.pop(0)()
+            return write(*given, **more)
+
+        gallery._session.catalogue.write = between  # type: ignore[method-assign]
+        with pytest.raises(StateChanged):
+            start(gallery)
+        gallery._session.catalogue.write = write  # type: ignore[method-assign]
+        assert listed(gallery) == IDS
+        assert len(claimed(gallery, "two")) == 10
+        assert gallery.work.release("w") == 10

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 from sqlalchemy import Connection, delete, select
@@ -24,6 +24,7 @@ from midspan.gallery.catalogue.catalogue import Catalogue, StateSnapshot
 from midspan.gallery.catalogue.items import ItemRow, one_of
 from midspan.gallery.catalogue.outbox import EngineQueue, rows_array
 from midspan.gallery.engines.base import Adopts, Engine
+from midspan.gallery.filters import Filter
 from midspan.gallery.records import AuditEvent, Draft, Payload, State, WriteMode, payload_json
 from midspan.spaces import Embeddings
 
@@ -324,9 +325,26 @@ class ItemWriter:
         """Returns how many there were."""
         self._check_owner()
 
-        def write(connection: Connection) -> list[int]:
+        def find(connection: Connection) -> list[int]:
             known = items.find(connection, self.tables, ids, lock=True)
-            rows = [one.row for one in known.values()]
+            return [one.row for one in known.values()]
+
+        return self._delete(find)
+
+    def delete_matching(self, filter: Filter, *, limit: int) -> int:
+        """Some of those that pass at this moment; returns how many."""
+        self._check_owner()
+
+        def find(connection: Connection) -> list[int]:
+            table = self.tables.items
+            statement = select(table.c.row).where(self.catalogue.where(filter)).limit(limit)
+            return list(connection.execute(statement.with_for_update()).scalars())
+
+        return self._delete(find)
+
+    def _delete(self, find: Callable[[Connection], list[int]]) -> int:
+        def write(connection: Connection) -> list[int]:
+            rows = find(connection)
             if not rows:
                 return []
             items.remove_rows(connection, self.tables, rows)
@@ -355,15 +373,17 @@ class StateWriter:
 
     def change(self, state: State, *, event: AuditEvent) -> State:
         """Put this state in place of the version it was made from, with a line in the log."""
+        listed = self._list_ahead(state)
         if self.engine.colocated:
             return self.catalogue.write(
-                lambda connection: self._change_here(connection, state, event), exclusive=True
+                lambda connection: self._change_here(connection, state, event, listed),
+                exclusive=True,
             )
         reserved = self._make_spaces(state)
 
         def write(connection: Connection) -> tuple[State, list[int]]:
             after, _, gone = self.catalogue.change(
-                connection, state, event=event, reserved=reserved
+                connection, state, event=event, reserved=reserved, listed=listed
             )
             outbox.add(connection, self.tables, "drop", gone)
             return after.state, gone
@@ -373,13 +393,38 @@ class StateWriter:
             self.queue.then("drop", [number], partial(self.engine.drop_space, number))
         return after
 
-    def _change_here(self, connection: Connection, state: State, event: AuditEvent) -> State:
-        after, created, gone = self.catalogue.change(connection, state, event=event)
+    def _change_here(
+        self, connection: Connection, state: State, event: AuditEvent, listed: int
+    ) -> State:
+        after, created, gone = self.catalogue.change(connection, state, event=event, listed=listed)
         for number, space in created.items():
             self.engine.create_space(number, space, connection=connection)
         for number in gone:
             self.engine.drop_space(number, connection=connection)
         return after.state
+
+    def _list_ahead(self, state: State) -> int:
+        """Most of a long work list, in portions between which others write; the rest, and what
+        they wrote, comes with the change itself. Stopped in between, it is nobody's list.
+
+        Returns the last row on it, or -1.
+        """
+        if state.target is None or self.catalogue.snapshot().state.target is not None:
+            return -1
+        with self.catalogue.reading() as connection:
+            if not work.is_long(connection, self.tables):
+                return -1
+
+        def portion(connection: Connection) -> int | None:
+            before = self.catalogue.read(connection)
+            rules.check_change(before.state, state)
+            number = before.numbers.get(state.target or "")
+            return work.list_portion(connection, self.tables, number, after)
+
+        after = -1
+        while (last := self.catalogue.write(portion, exclusive=True)) is not None:
+            after = last
+        return after
 
     def _make_spaces(self, state: State) -> dict[str, int]:
         """New spaces are made in the engine before the gallery knows them."""

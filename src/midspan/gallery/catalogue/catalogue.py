@@ -247,10 +247,12 @@ class Catalogue:
         *,
         event: AuditEvent,
         reserved: Mapping[str, int] | None = None,
+        listed: int = -1,
     ) -> tuple[StateSnapshot, dict[int, Space], list[int]]:
         """(the new state, spaces that are new, numbers of spaces that were forgotten).
 
-        reserved: numbers of new spaces that an engine elsewhere has made already.
+        reserved: numbers of new spaces that an engine elsewhere has made already. listed: the last
+        row that is on the work list of the new target already.
         """
         before = self.read(connection)
         after = rules.check_change(before.state, state)
@@ -283,7 +285,7 @@ class Catalogue:
         now = self.read(connection)
         if after.target != before.state.target:
             target = None if after.target is None else now.numbers[after.target]
-            work.list_all(connection, self.tables, target)
+            work.list_all(connection, self.tables, target, after=listed)
         self.audit.write(connection, event)
         self.advance(connection)
         return now, created, forgotten

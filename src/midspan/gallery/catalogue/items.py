@@ -220,7 +220,7 @@ def count_all(
         stored=stored,
         live=live,
         without=items - sum(live.values()),
-        pending=number_of(tables.work) - failed,
+        pending=0 if state.target is None else number_of(tables.work) - failed,
         failed=failed,
     )
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from midspan.gallery.catalogue.catalogue import Catalogue
 
 CHUNK = 5000  # ids looked up at once
+PORTION = 20_000  # items put on a new list in one transaction: half a second of PostgreSQL
 
 
 class WorkList:
@@ -52,6 +53,9 @@ class WorkList:
         )
 
     def _claim(self, connection: Connection, worker: str, limit: int, seconds: float) -> list[Task]:
+        snapshot = self._catalogue.read(connection)
+        if snapshot.state.target is None:  # a list in the making
+            return []
         tables, sqlite = self._tables, self._tables.dialect == "sqlite"
         now = repr(time.time()) if sqlite else "extract(epoch FROM clock_timestamp())"
         # Locked first, then changed by row: in one statement a bad plan could run the limit twice.
@@ -67,8 +71,7 @@ class WorkList:
             return []
         lease = f'UPDATE "{{p}}work" SET due = {now} + ?, worker = ? WHERE "row" {{among}}'
         ask(connection, tables, lease, float(seconds), worker, rows)
-        numbers = self._catalogue.read(connection).numbers
-        items = items_of_rows(connection, tables, numbers, rows)
+        items = items_of_rows(connection, tables, snapshot.numbers, rows)
         return [Task(items[row], attempts, row) for row, attempts in claimed if row in items]
 
     def renew(self, worker: str, *, seconds: float) -> int:
@@ -188,18 +191,60 @@ class WorkList:
 # ---- inside somebody's transaction ---------------------------------------------------------------
 
 
-def list_all(connection: Connection, tables: Tables, number: int | None) -> None:
-    """The list of a new target: every item that has no vector in this space; None: empty."""
-    if tables.dialect == "postgresql":  # a rollback has no time for a million rows
-        connection.execute(text(f'TRUNCATE "{tables.work.name}"'))
+def list_all(
+    connection: Connection, tables: Tables, number: int | None, *, after: int = -1
+) -> None:
+    """The list of a new target: every item that has no vector in this space; None: empty.
+
+    after: the last row that `list_portion` listed.
+    """
+    work = tables.work
+    if after >= 0 and number is not None:
+        having = select(tables.stored.c.row).where(tables.stored.c.space == number)
+        connection.execute(delete(work).where(work.c.row.in_(having)))
+    elif tables.dialect == "postgresql":  # a rollback has no time for a million rows
+        connection.execute(text(f'TRUNCATE "{work.name}"'))
     else:
-        connection.execute(delete(tables.work))
-    if number is None:
-        return
-    stored = tables.stored.c
-    having = select(stored.row).where(stored.space == number, stored.row == tables.items.c.row)
-    lacking = select(tables.items.c.row).where(~having.exists()).order_by(tables.items.c.row)
-    connection.execute(insert(tables.work).from_select(["row"], lacking))
+        connection.execute(delete(work))
+    if number is not None:
+        _list(connection, tables, number, tables.items.c.row > after)
+
+
+def is_long(connection: Connection, tables: Tables) -> bool:
+    """Whether listing every item would keep other writers waiting."""
+    row = tables.items.c.row
+    found = connection.execute(select(row).order_by(row).offset(PORTION).limit(1))
+    return found.first() is not None
+
+
+def list_portion(
+    connection: Connection, tables: Tables, number: int | None, after: int
+) -> int | None:
+    """The next items after this row, of the list of a target that is not set yet; the last row.
+
+    None: what is left, less than a portion, is for `list_all`. Rows grow with time, and this
+    transaction is alone: none up to the last one can appear later, but for those of writes that
+    have begun (intents), before which it stops. number: None for a new space.
+    """
+    row, outbox = tables.items.c.row, tables.outbox.c
+    page = select(row).where(row > after).order_by(row).offset(PORTION - 1).limit(1)
+    last = connection.execute(page).scalar()
+    begun = select(func.min(outbox.row)).where(outbox.kind == "intent")
+    intent = connection.execute(begun).scalar()
+    if last is None or (intent is not None and intent <= last):
+        return None
+    _list(connection, tables, number, row > after, row <= last)
+    return int(last)
+
+
+def _list(connection: Connection, tables: Tables, number: int | None, *among: Any) -> None:
+    row, stored, work = tables.items.c.row, tables.stored.c, tables.work
+    missing = [~select(work.c.row).where(work.c.row == row).exists()]
+    if number is not None:
+        having = select(stored.row).where(stored.space == number, stored.row == row)
+        missing.append(~having.exists())
+    lacking = select(row).where(*among, *missing).order_by(row)
+    connection.execute(insert(work).from_select(["row"], lacking))
 
 
 def add(connection: Connection, tables: Tables, rows: Iterable[int]) -> None:
