@@ -56,6 +56,7 @@ VERBS: dict[str, tuple[str, int | str]] = {
     "gallery info": ("gallery info shop.midspan", 0),
     "gallery verify": ("gallery verify shop.midspan", 0),
     "gallery optimise": ("gallery optimise shop.midspan", 0),
+    "gallery expire": ("gallery expire shop.midspan --field until", 0),
     "gallery index-payload": ("gallery index-payload shop.midspan brand", 2),
     "gallery quantise": ("gallery quantise shop.midspan int8", 0),
     "gallery export": ("gallery export shop.midspan shop.parquet", 0),

@@ -250,6 +250,32 @@ def index_payload(
         _print_info(gallery, as_json=as_json)
 
 
+@app.command("expire")
+def expire(
+    location: Annotated[str, LOCATION],
+    field: Annotated[
+        str | None,
+        typer.Option(help="Payload field with the end of an item, in seconds since 1970."),
+    ] = None,
+    off: Annotated[bool, typer.Option("--off", help="Items expire no more.")] = False,
+    as_json: bool = JSON_OPTION,
+) -> None:
+    """Remove the items whose time is over, now and from now on."""
+    from midspan.gallery import Gallery
+
+    with Gallery.open(location) as gallery:
+        if field is not None or off:
+            gallery.expire_by(None if off else field)
+        known = gallery.expires_by()
+        if known is None and not off:
+            raise ConfigError(f"{location}: name the field that says when items end: --field")
+        removed = gallery.expire()
+    if as_json:
+        print_json({"field": known, "removed": removed})
+        return
+    print(f"{location}: {removed:,} items removed")
+
+
 @app.command("quantise")
 def quantise(
     location: Annotated[str, LOCATION],

@@ -7,6 +7,7 @@ gallery.search(queries, k=10, filter=Eq("brand", "acme"))
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy.typing as npt
 
 from midspan import progress
-from midspan.errors import SpaceMismatch, UnknownId
+from midspan.errors import GalleryError, SpaceMismatch, UnknownId
 from midspan.gallery import rules
 from midspan.gallery.engines.base import Adopts, IndexStatus
 from midspan.gallery.filters import Filter, check_path, parse_filter
@@ -507,6 +508,26 @@ class Gallery:
         """
         return self._session.items.delete(ids)
 
+    def expire_by(self, field: str | tuple[str, ...] | None) -> None:
+        """Items go when the time in this payload field (seconds since 1970) has passed; None: no
+        more. Whoever has the gallery open removes them, within a minute or so."""
+        if self.owner is not None:
+            raise GalleryError(
+                f"{self.location}: its items are those of {self.owner}; delete them there"
+            )
+        path = None if field is None else check_path(field)
+        event = AuditEvent(who=self.who, what="expire by", details={"field": field})
+        self.set_setting("expires", json.dumps(path), event=event)
+
+    def expires_by(self) -> str | None:
+        """The field, if there is one."""
+        path = self._session.maintenance.expires_by()
+        return None if path is None else ".".join(path)
+
+    def expire(self) -> int:
+        """Remove what has expired now; returns how many items."""
+        return self._session.maintenance.expire()
+
     def drop_vectors(self, space: str, *, event: AuditEvent | None = None) -> int:
         """Forget a space that is neither live nor the target.
 
@@ -669,7 +690,7 @@ class Gallery:
             For each query its hits.
         """
         rules.check_k(k)
-        return self._session.searcher.search(
+        return self._session.search(
             [Query(*query) for query in queries],
             k=k,
             filter=_filter(filter),
@@ -701,7 +722,7 @@ class Gallery:
         """
         rules.check_k(k)
         queries = self._session.stored_queries(self.get(id))
-        hits = self._session.searcher.search(
+        hits = self._session.search(
             queries, k=k + 1, filter=_filter(filter), exact=exact, threshold=None
         )[0]
         return [hit for hit in hits if hit.id != id][:k]

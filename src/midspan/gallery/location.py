@@ -2,6 +2,7 @@
 
 shop.midspan                                            a file: both
 postgresql://user@host/database?table=shop              PostgreSQL: both
+postgresql://…?table=shop&read=postgresql://replica/db  the same; a replica answers searches
 qdrant://host:6333/shop?catalogue=shop.db               Qdrant; the catalogue is a file
 milvus://host:19530/shop?catalogue=postgresql://…       Milvus; the catalogue is in PostgreSQL
 qdrant+local:///folder/shop?catalogue=shop.db           Qdrant's local mode: one process
@@ -18,7 +19,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from midspan.errors import GalleryError
 
@@ -54,6 +55,7 @@ class Location:
     catalogue: CatalogueLocation
     settings: Mapping[str, str] = field(default_factory=dict)  # the engine's ?name=value
     shown: str = ""  # without secrets: for messages and logs
+    read: CatalogueLocation | None = None  # the replica that answers searches
 
 
 def parse_location(text: str | Path) -> Location:
@@ -69,7 +71,8 @@ def parse_location(text: str | Path) -> Location:
     shown = hide_secrets(text)
     if scheme in ("postgresql", "postgres"):
         place, settings = _postgresql(text, shown)
-        return Location(POSTGRES, text, place.table, place, settings, shown)
+        read = _replica(settings.pop("read", None), place, shown)
+        return Location(POSTGRES, text, place.table, place, settings, shown, read)
     if scheme in SERVERS:
         return _server(scheme, text, shown)
     raise GalleryError(
@@ -98,9 +101,22 @@ def _postgresql(
             f"underscores, got {table!r:.60}"
         )
     ours = {name: value for name, value in pairs.items() if name not in LIBPQ}
-    theirs = urlencode({name: value for name, value in pairs.items() if name in LIBPQ})
+    libpq = {name: value for name, value in pairs.items() if name in LIBPQ}
+    theirs = urlencode(libpq, quote_via=quote)  # for libpq a plus is no blank
     url = f"postgresql://{parts.netloc}{parts.path}{'?' if theirs else ''}{theirs}"
     return CatalogueLocation(url=url, table=table), ours
+
+
+def _replica(text: str | None, place: CatalogueLocation, shown: str) -> CatalogueLocation | None:
+    if text is None:
+        return None
+    if not text.startswith(("postgresql://", "postgres://")):
+        raise GalleryError(f"{shown}: expected read=postgresql://…, a replica of this database")
+    read, more = _postgresql(text, hide_secrets(text), default=place.table)
+    if more or read.table != place.table:
+        name = min(more, default="table")
+        raise GalleryError(f"{shown}: {name!r} is a setting of the gallery, not of its read=…")
+    return read
 
 
 def _server(scheme: str, text: str, shown: str) -> Location:

@@ -7,6 +7,7 @@ catalogue, where every process sees it, and tried again after a pause that doubl
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import threading
 import time
@@ -20,6 +21,7 @@ from midspan.errors import MidspanError, StateChanged
 from midspan.gallery.catalogue import outbox
 from midspan.gallery.catalogue.items import one_of
 from midspan.gallery.engines.base import Adopts
+from midspan.gallery.filters import Path, Range
 
 if TYPE_CHECKING:
     from midspan.gallery.session import Session
@@ -29,6 +31,9 @@ GROWTH = 0.1  # of a space between two looks, that makes its index wait
 FIRST_PAUSE = 30.0  # after a failed build
 LONGEST_PAUSE = 3600.0
 PAGE = 10_000  # rows compared at once
+EXPIRE_SECONDS = 60.0  # between two looks at what has expired
+EXPIRED = 1000  # items removed in one transaction
+EXPIRES = "expires"  # setting: JSON, the path of the payload field that says when
 
 log = logging.getLogger("midspan.gallery")
 
@@ -41,6 +46,7 @@ class Maintenance:
         self._lock = threading.Lock()
         self._not_before: dict[int, float] = {}  # by space, after a failure
         self._counts: dict[int, int] = {}  # vectors by space, at the last look
+        self._expired = 0.0  # when that was looked at
 
     def wrote(self) -> None:
         self._begin()
@@ -87,6 +93,9 @@ class Maintenance:
             session.queue.drain()
             if isinstance(session.engine, Adopts):
                 session.engine.catch_up()
+            if time.monotonic() - self._expired >= EXPIRE_SECONDS:
+                self._expired = time.monotonic()
+                self.expire()
             snapshot = session.catalogue.snapshot()
             for number in snapshot.spaces:
                 if self._stop.is_set():
@@ -138,6 +147,27 @@ class Maintenance:
             message,
             pause,
         )
+
+    # ---- items with an end
+
+    def expires_by(self) -> Path | None:
+        session = self._session()
+        assert session is not None
+        path = json.loads(session.catalogue.settings().get(EXPIRES, "null"))
+        return None if path is None else tuple(path)
+
+    def expire(self) -> int:
+        """Remove the items whose field holds a time (seconds since 1970) that has passed."""
+        session, path, count = self._session(), self.expires_by(), 0
+        assert session is not None
+        if path is None:
+            return 0
+        past = Range(path, lte=time.time())
+        while removed := session.items.delete_matching(past, limit=EXPIRED):
+            count += removed
+        return count
+
+    # ---- asked for
 
     def garbage(self) -> int:
         """Rows in the engine that belong to no item."""

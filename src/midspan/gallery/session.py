@@ -5,15 +5,16 @@ Several `Gallery` objects may share one (each acting under another name).
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from sqlalchemy import Connection, func, select
 
-from midspan.errors import GalleryError, StateChanged, UnknownId
+from midspan.errors import GalleryError, SpaceMismatch, StateChanged, UnknownId
 from midspan.gallery import rules
 from midspan.gallery.adoption.binding import SETTING
 from midspan.gallery.catalogue import items
@@ -25,7 +26,7 @@ from midspan.gallery.engines.base import Engine, IndexesPayloads, IndexStatus
 from midspan.gallery.filters import Filter, Path
 from midspan.gallery.location import Location
 from midspan.gallery.maintenance import Maintenance
-from midspan.gallery.records import AuditEvent, Counts, Item, Record
+from midspan.gallery.records import AuditEvent, Counts, Hit, Item, Record
 from midspan.gallery.routing import Query
 from midspan.gallery.search import Searcher
 from midspan.gallery.search_log import LatencyBeacon
@@ -40,6 +41,7 @@ READS = 8  # times that a reader looks again because a space was dropped meanwhi
 class Session:
     def __init__(self, location: Location, catalogue: Catalogue, engine: Engine) -> None:
         self.location, self.catalogue, self.engine = location, catalogue, engine
+        self.replica: Session | None = None  # which answers searches, as of some moments ago
         self.queue = EngineQueue(catalogue, engine)
         self.items = ItemWriter(catalogue, engine, self.queue)
         self.states = StateWriter(catalogue, engine, self.queue)
@@ -76,7 +78,9 @@ class Session:
             finally:
                 if not kept:
                     engine.close()
-        return cls(location, catalogue, engine) if kept else cls.open(location)
+        if kept:
+            return cls(location, catalogue, engine)
+        return cls.open(dataclasses.replace(location, read=None))  # which has no such table yet
 
     @classmethod
     def open(cls, location: Location) -> Self:
@@ -95,9 +99,21 @@ class Session:
         except BaseException:
             catalogue.close()
             raise
-        return cls(location, catalogue, engine)
+        session = cls(location, catalogue, engine)
+        if location.read is not None:
+            try:
+                session.replica = cls.open(
+                    dataclasses.replace(location, catalogue=location.read, read=None)
+                )
+            except BaseException:
+                session.close()
+                raise
+            session.replica.maintenance.stop()  # it writes
+        return session
 
     def close(self) -> None:
+        if self.replica is not None:
+            self.replica.close()
         self.maintenance.stop()
         self.engine.close()  # ends a build, which the thread may be waiting for
         self.maintenance.close()
@@ -106,6 +122,13 @@ class Session:
         self.catalogue.close()
 
     # ---- reading
+
+    def search(self, queries: Sequence[Query], **how: Any) -> list[list[Hit]]:
+        """See Searcher.search. A space that a replica does not know yet is the primary's."""
+        if self.replica is not None:
+            with contextlib.suppress(SpaceMismatch):
+                return self.replica.searcher.search(queries, **how)
+        return self.searcher.search(queries, **how)
 
     def count(self) -> Counts:
         with self.catalogue.reading() as connection:
