@@ -37,6 +37,7 @@ from midspan.evaluation.compatibility import p_scores
 from midspan.evaluation.learners import judge_learners
 from midspan.evaluation.likelihood import rescore
 from midspan.evaluation.views import fuse_views
+from midspan.image_size import ImageSize
 from midspan.reports.learners_page import learners_page
 from midspan.spaces import Embeddings
 from midspan.training import RunConfig, RunResult, train
@@ -175,10 +176,7 @@ class Bench:
     def pixels(self, encoder: Encoder) -> np.ndarray[Any, np.dtype[np.uint8]]:
         wanted = encoder.preprocessing
         return self.test.load(
-            np.arange(len(self.test)),
-            height=wanted.height,
-            width=wanted.width,
-            channels=wanted.channels,
+            np.arange(len(self.test)), ImageSize(wanted.height, wanted.width, wanted.channels)
         )
 
     def embed(self, encoder: Encoder, pixels: np.ndarray[Any, Any]) -> Embeddings:
@@ -232,7 +230,7 @@ def templates(bench: Bench, arm: str, seed: int) -> dict[str, float]:
     encoder = bench.trained(arm, ARMS[arm], seed=seed).encoder
     wanted = encoder.preprocessing
     items: ImageSet = build(DATASETS, bench.data, what="data").train
-    items = items.cached(height=wanted.height, width=wanted.width, channels=wanted.channels)
+    items = items.cached(ImageSize(wanted.height, wanted.width, wanted.channels))
     head = fit_uncertainty(
         encoder,
         items,

@@ -23,6 +23,7 @@ from torch.nn import functional as F
 
 from midspan.data import ImageSet, glyphs
 from midspan.encoders import Encoder, build_encoder
+from midspan.image_size import ImageSize
 from midspan.labels import ClassNames
 from midspan.losses.cosface import CosFace
 from midspan.methods import Method, OldArtifacts
@@ -136,7 +137,7 @@ def main() -> None:
     arguments = parser.parse_args()
 
     train = glyphs().train[: arguments.images]
-    pixels = train.load(np.arange(len(train)), height=28, width=28, channels=1)
+    pixels = train.load(np.arange(len(train)), ImageSize(28, 28, 1))
     assert train.labels is not None
     names = ClassNames.of(train.labels)
     labels, classes = names.encode(train.labels), len(names)

@@ -15,6 +15,7 @@ import midspan
 SOURCE = Path(midspan.__file__).parent
 BASE = {
     "atomic_write",
+    "image_size",
     "spaces",
     "labels",
     "embedding_files",
@@ -45,6 +46,7 @@ WHEN_CALLED = {"evaluation/compare.py": {"reports"}}
 ANYTHING = {"service", "cli", "__main__"}  # may import every package; none imports them
 INSIDE_BASE = {
     "atomic_write": set[str](),
+    "image_size": {"errors"},
     "errors": set[str](),
     "deprecation": set[str](),
     "progress": set[str](),

@@ -43,7 +43,7 @@ def renamed_argument(old: str, new: str) -> Callable[[Callable[P, T]], Callable[
 
 
 def renamed_attribute(module: str, name: str, renamed: Mapping[str, str]) -> str:
-    """The attribute of `module` that `name` stands for; for the `__getattr__` of a package."""
+    """The attribute of `module` that `name` refers to; for the `__getattr__` of a package."""
     if name not in renamed:
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
     warn_renamed(f"{module}.{name}", f"{module}.{renamed[name]}", stacklevel=4)

@@ -7,25 +7,25 @@ MidspanError
 │   └── SpaceMissing     a file of vectors that does not say which space they are in
 ├── DataError            images, labels or splits that cannot be used
 │   └── ImageError       one image that cannot be decoded, or may not be
-├── VectorError          wrong shape, NaN, infinite or zero vectors, doubled ids
+├── VectorError          wrong shape, NaN, infinite or zero vectors, duplicate ids
 ├── SpaceMismatch        vectors of two spaces would be compared
-├── UnknownId            an id that is not there
+├── UnknownId            an id that does not exist
 ├── EncoderError         an encoder that cannot be built, loaded or trusted
 ├── EvaluationError      a question that these vectors and labels cannot answer
 │   └── LabelMismatch    two sets of labels that name no class in common
-├── GalleryError         a gallery that is not there, is there already, or does not allow the step
-│   ├── EvidenceFailed   the encoder's own test says FAIL, and nobody gave a reason to ignore it
+├── GalleryError         a gallery that is missing, exists already, or does not allow the step
+│   ├── EvidenceFailed   the encoder's own test is FAIL, and no reason to override it was given
 │   ├── ItemError        an id, uri, payload or filter that a gallery cannot take
-│   ├── StateChanged     somebody else changed the gallery's state in between: read it again
+│   ├── StateChanged     another process changed the gallery meanwhile: read its state again
 │   └── StoreError       the engine below refused: disk full, read-only, busy, server gone
-├── ClusterError         a Ray cluster that does not answer, has no room, or lost its workers
+├── ClusterError         a Ray cluster that does not answer, has no capacity, or lost its workers
 ├── RequestError         a service refused a request; has its status, kind and request_id
 │   └── Unreachable      a service did not answer, after all tries
 └── RunError             a training run in a state that does not allow the step
-    ├── Interrupted      stopped by Ctrl-C at a point from which the same command goes on
+    ├── Interrupted      stopped by Ctrl-C; the same command continues from here
     └── ProcessLost      another process of the same run is gone or does not answer
 
-Each message says what came, what was wanted, and what to do.
+Each message says what was expected, what came instead, and what to do.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ __all__ = [
 
 
 class MidspanError(Exception):
-    """Base of all errors that a caller can mend; the CLI prints it as one line, exit code 2.
+    """Base of all errors that a caller can fix; the CLI prints it as one line, exit code 2.
 
     Example:
         >>> import midspan as ms
@@ -112,7 +112,7 @@ class SpaceMismatch(MidspanError):
 
 
 class UnknownId(MidspanError):
-    """An id that is not there."""
+    """An id that does not exist."""
 
 
 class EncoderError(MidspanError):
@@ -148,11 +148,11 @@ class StoreError(GalleryError):
 
 
 class ClusterError(MidspanError):
-    """A Ray cluster that does not answer, has no room, or lost its workers."""
+    """A Ray cluster that does not answer, has no capacity, or lost its workers."""
 
 
 class RequestError(MidspanError):
-    """What a client is told and has no class of its own here; `kind` is the service's word."""
+    """An error of the service that has no class here; `kind` is the service's name for it."""
 
     def __init__(
         self, message: str, *, status: int | None = None, kind: str = "", request_id: str = ""

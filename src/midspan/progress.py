@@ -131,7 +131,7 @@ def _rate(finished: int, started: float) -> float:
 
 
 def _speed(rate: float, unit: str) -> str:
-    """Slow work says how long one unit takes: "0 runs/s" tells nothing."""
+    """Slow work shows the time of one unit, since "0 runs/s" is of no use."""
     if 0 < rate < 1:
         return f"{1 / rate:.1f} s per {unit.removesuffix('s')}"
     return f"{rate:,.0f} {unit}/s" if rate >= 10 else f"{rate:.1f} {unit}/s"

@@ -16,6 +16,7 @@ from midspan.data import ImageSet
 from midspan.data.sources import ArraySource
 from midspan.evaluation import evaluate
 from midspan.gallery import Gallery, Hit
+from midspan.image_size import ImageSize
 from midspan.spaces import Embeddings, Space
 
 CLASSES, EACH, DIM = 10, 14, 16
@@ -28,7 +29,7 @@ class Pixels:
     """Stands for an encoder: the pixels themselves are the vector."""
 
     def embed(self, images: ImageSet, *, progress: bool) -> Embeddings:
-        rows = images.load(np.arange(len(images)), height=4, width=4, channels=1)
+        rows = images.load(np.arange(len(images)), ImageSize(4, 4, 1))
         vectors = rows.reshape(len(images), DIM).astype(np.float32) - 127.5
         assert images.labels is not None
         return Embeddings(images.ids, vectors, NEW, {"labels": images.labels})

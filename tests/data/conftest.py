@@ -1,4 +1,4 @@
-"""Small real image files, written where a test wants them."""
+"""Small real image files, written where a test needs them."""
 
 from __future__ import annotations
 

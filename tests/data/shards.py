@@ -1,4 +1,4 @@
-"""Small tar shards, written where a test wants them."""
+"""Small tar shards, written where a test needs them."""
 
 from __future__ import annotations
 

@@ -14,14 +14,14 @@ label_lists = st.lists(st.integers(0, 12), min_size=4, max_size=80).filter(
 )
 
 
-def test_extended_data() -> None:
+def test_extended_data_old_sees_a_share_of_each_class_and_new_sees_all() -> None:
     got = allocate(LABELS, kind="extended-data")
     assert got.name == "extended-data"
     assert np.bincount(LABELS[got.old]).tolist() == [3] * 20
     assert got.new.tolist() == list(range(200))
 
 
-def test_extended_class() -> None:
+def test_extended_class_old_sees_a_share_of_classes_and_new_sees_all() -> None:
     got = allocate(LABELS, kind="extended-class")
     classes = np.unique(LABELS[got.old])
     assert len(classes) == 6
@@ -29,14 +29,14 @@ def test_extended_class() -> None:
     assert got.new.tolist() == list(range(200))
 
 
-def test_open_data() -> None:
+def test_open_data_old_and_new_see_disjoint_images() -> None:
     got = allocate(LABELS, kind="open-data")
     assert np.bincount(LABELS[got.old]).tolist() == [3] * 20
     assert np.bincount(LABELS[got.new]).tolist() == [7] * 20
     assert sorted([*got.old, *got.new]) == list(range(200))
 
 
-def test_open_class() -> None:
+def test_open_class_old_and_new_see_disjoint_classes() -> None:
     got = allocate(LABELS, kind="open-class")
     assert len(np.unique(LABELS[got.old])) == 6
     assert len(np.unique(LABELS[got.new])) == 14
@@ -45,14 +45,14 @@ def test_open_class() -> None:
 
 
 @pytest.mark.parametrize("kind", ["data", "class"])
-def test_one_old_encoder_serves_the_extended_and_the_open_case(kind: str) -> None:
+def test_extended_and_open_allocation_share_the_old_part(kind: str) -> None:
     extended = allocate(LABELS, kind=f"extended-{kind}", seed=5)
     opened = allocate(LABELS, kind=f"open-{kind}", seed=5)
     assert extended.old.tolist() == opened.old.tolist()
 
 
 @pytest.mark.parametrize("kind", ALLOCATIONS)
-def test_seeds(kind: str) -> None:
+def test_allocate_seed_decides_the_split(kind: str) -> None:
     first = allocate(LABELS, kind=kind, seed=1)
     again = allocate(LABELS, kind=kind, seed=1)
     other = allocate(LABELS, kind=kind, seed=2)
@@ -129,7 +129,9 @@ def test_classes_of_one_image() -> None:
     got = allocate(labels, kind="open-data")
     assert {0, 4} <= set(got.old.tolist())
     assert labels[got.new].tolist() == [1, 1]
-    with pytest.raises(DataError, match="every class has one image, so the new encoder would see"):
+    with pytest.raises(
+        DataError, match="expected classes of two images or more, got one image in each"
+    ):
         allocate(np.arange(5), kind="open-data")
 
 
@@ -153,30 +155,30 @@ def test_held_out_classes_do_not_follow_the_allocation() -> None:
 
 
 @pytest.mark.parametrize("kind", ["extended-class", "open-class"])
-def test_one_class_cannot_be_divided(kind: str) -> None:
-    with pytest.raises(DataError, match="1 class only: classes cannot be divided"):
+def test_allocate_single_class_raises_data_error(kind: str) -> None:
+    with pytest.raises(DataError, match="expected two or more classes to divide, got 1"):
         allocate(np.zeros(5, dtype=np.int64), kind=kind)
-    with pytest.raises(DataError, match="1 class only"):
+    with pytest.raises(DataError, match="two or more classes to divide, got 1"):
         hold_out_classes(np.zeros(5, dtype=np.int64))
 
 
-def test_wrong_settings() -> None:
+def test_allocate_wrong_settings_raise_config_error() -> None:
     with pytest.raises(ConfigError, match="no allocation is called 'open-clas'; did you mean"):
         allocate(LABELS, kind="open-clas")
     for fraction in (0.0, 1.0, -0.3, float("nan")):
-        with pytest.raises(ConfigError, match="more than 0 and less than 1"):
+        with pytest.raises(ConfigError, match="a share between 0 and 1"):
             allocate(LABELS, kind="open-data", old_fraction=fraction)
-    with pytest.raises(ConfigError, match="seed = -1"):
+    with pytest.raises(ConfigError, match="seed of 0 or more, got -1"):
         allocate(LABELS, kind="open-data", seed=-1)
 
 
 @pytest.mark.parametrize("labels", [np.array([[0, 1]]), np.array([0.5, 1.0]), np.array([0, -1])])
-def test_wrong_labels(labels: np.ndarray) -> None:
-    with pytest.raises(DataError, match="whole numbers from 0 on"):
+def test_allocate_wrong_labels_raise_data_error(labels: np.ndarray) -> None:
+    with pytest.raises(DataError, match="whole numbers from 0, got"):
         allocate(labels, kind="extended-data")
 
 
-def test_no_labels() -> None:
+def test_allocate_without_labels_raises_data_error() -> None:
     with pytest.raises(DataError, match="no training images to divide"):
         allocate(np.array([], dtype=np.int64), kind="extended-data")
 

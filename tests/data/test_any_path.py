@@ -29,7 +29,7 @@ def test_strict_reaches_folders_and_lists(write_image: WriteImage, tmp_path: Pat
             open_images(place, strict=True)
 
 
-def test_anything_else(tmp_path: Path) -> None:
+def test_open_images_unknown_path_raises_data_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no such file or folder"):
         open_images(tmp_path / "gone")
     (tmp_path / "a.txt").write_text("hello")

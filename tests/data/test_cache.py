@@ -10,6 +10,7 @@ import pytest
 from midspan.data import ImageSet, cache, folder
 from midspan.data.cache import cache_dir
 from midspan.errors import DataError
+from midspan.image_size import ImageSize
 from tests.data.conftest import WriteImage
 
 
@@ -23,18 +24,18 @@ def files(write_image: WriteImage, tmp_path: Path, truncated_jpeg: bytes) -> Ima
 
 
 def decode(files: ImageSet, place: Path) -> ImageSet:
-    return files.cached(height=4, width=4, channels=1, limit=0, folder=place)
+    return files.cached(ImageSize(4, 4, 1), limit=0, folder=place)
 
 
 def test_a_large_set_is_mapped_from_a_file(files: ImageSet, tmp_path: Path) -> None:
-    in_memory = files.cached(height=4, width=4, channels=1)
+    in_memory = files.cached(ImageSize(4, 4, 1))
     mapped = decode(files, tmp_path / "cache")
     assert mapped.ids.tolist() == in_memory.ids.tolist()
     assert mapped.skipped == in_memory.skipped
     assert [skipped.path for skipped in mapped.skipped] == ["2b.jpg"]
     rows = np.arange(5)
-    got = mapped.load(rows, height=4, width=4, channels=1)
-    assert np.array_equal(got, in_memory.load(rows, height=4, width=4, channels=1))
+    got = mapped.load(rows, ImageSize(4, 4, 1))
+    assert np.array_equal(got, in_memory.load(rows, ImageSize(4, 4, 1)))
     assert isinstance(mapped.source.images, np.memmap)  # type: ignore[attr-defined]
     assert not isinstance(got, np.memmap)
 
@@ -52,26 +53,26 @@ def test_the_next_run_finds_the_file(
     assert again.skipped == first.skipped
     rows = np.arange(5)
     assert np.array_equal(
-        again.load(rows, height=4, width=4, channels=1),
-        first.load(rows, height=4, width=4, channels=1),
+        again.load(rows, ImageSize(4, 4, 1)),
+        first.load(rows, ImageSize(4, 4, 1)),
     )
 
 
-def test_a_changed_image_or_size_is_decoded_anew(
+def test_cached_changed_image_or_size_is_decoded_again(
     files: ImageSet, write_image: WriteImage, tmp_path: Path
 ) -> None:
     decode(files, tmp_path / "cache")
     write_image("set/0.png", value=99, width=30)
     changed = decode(folder(tmp_path / "set"), tmp_path / "cache")
-    assert (changed.load([0], height=4, width=4, channels=1) == 99).all()
-    files.cached(height=5, width=4, channels=1, limit=0, folder=tmp_path / "cache")
+    assert (changed.load([0], ImageSize(4, 4, 1)) == 99).all()
+    files.cached(ImageSize(5, 4, 1), limit=0, folder=tmp_path / "cache")
     assert len(list((tmp_path / "cache").iterdir())) == 3
 
 
 @pytest.mark.parametrize("damage", ["pixels", "manifest", "shape"])
-def test_a_damaged_file_is_made_again(files: ImageSet, tmp_path: Path, damage: str) -> None:
+def test_cached_damaged_file_is_written_again(files: ImageSet, tmp_path: Path, damage: str) -> None:
     first = decode(files, tmp_path / "cache")
-    want = first.load(np.arange(5), height=4, width=4, channels=1)
+    want = first.load(np.arange(5), ImageSize(4, 4, 1))
     (place,) = (tmp_path / "cache").iterdir()
     if damage == "pixels":
         (place / "pixels.bin").write_bytes(b"short")
@@ -80,11 +81,11 @@ def test_a_damaged_file_is_made_again(files: ImageSet, tmp_path: Path, damage: s
     else:
         (place / "manifest.json").write_text(json.dumps({"failed": "none"}))
     again = decode(files, tmp_path / "cache")
-    assert np.array_equal(again.load(np.arange(5), height=4, width=4, channels=1), want)
+    assert np.array_equal(again.load(np.arange(5), ImageSize(4, 4, 1)), want)
     assert list((tmp_path / "cache").iterdir()) == [place]  # nothing left behind
 
 
-def test_nothing_is_left_of_an_interrupted_run(
+def test_cached_interrupted_run_leaves_no_files(
     files: ImageSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(*_: object, **__: object) -> None:
@@ -96,14 +97,16 @@ def test_nothing_is_left_of_an_interrupted_run(
     assert list((tmp_path / "cache").iterdir()) == []
 
 
-def test_no_room_says_where_and_what_to_do(files: ImageSet, tmp_path: Path) -> None:
+def test_cached_unwritable_folder_names_it_and_the_remedy(files: ImageSet, tmp_path: Path) -> None:
     in_the_way = tmp_path / "cache"
     in_the_way.write_text("a file, not a folder")
     with pytest.raises(DataError, match=r"cannot hold the decoded images, .* set MIDSPAN_CACHE"):
         decode(files, in_the_way)
 
 
-def test_full_disk(files: ImageSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cached_full_disk_raises_data_error(
+    files: ImageSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -123,7 +126,7 @@ def test_a_set_where_nothing_decodes(tmp_path: Path, truncated_jpeg: bytes) -> N
 
 
 def test_progress_is_shown(files: ImageSet, capsys: pytest.CaptureFixture[str]) -> None:
-    files.cached(height=4, width=4, channels=1, progress=True)
+    files.cached(ImageSize(4, 4, 1), progress=True)
     shown = capsys.readouterr()
     assert "decode: 6 images in" in shown.err
     assert shown.out == ""

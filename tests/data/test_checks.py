@@ -22,13 +22,13 @@ def labelled(*labels: str) -> ImageSet:
     )
 
 
-def test_what_may_be_trained_and_evaluated_on() -> None:
+def test_checks_accept_two_classes_of_two_images() -> None:
     check_trainable(labelled("ant", "ant", "cat", "cat"))
     check_evaluable(labelled("ant", "ant", "cat", "cat"))
     check_evaluable(labelled("bee", "bee"))
 
 
-def test_one_image_per_class_can_be_trained_on_but_not_evaluated() -> None:
+def test_check_evaluable_one_image_per_class_raises_and_trainable_does_not() -> None:
     check_trainable(labelled("ant", "bee", "cat"))
     with pytest.raises(
         DataError, match="each of the 3 classes has one image only; evaluation sear"
@@ -36,21 +36,25 @@ def test_one_image_per_class_can_be_trained_on_but_not_evaluated() -> None:
         check_evaluable(labelled("ant", "bee", "cat"))
 
 
-def test_one_class_folder(write_image: WriteImage, tmp_path: Path) -> None:
+def test_check_trainable_single_class_raises_data_error(
+    write_image: WriteImage, tmp_path: Path
+) -> None:
     write_image("bee/1.png")
     write_image("bee/2.png")
-    with pytest.raises(DataError, match="all 2 images are of one class, 'bee'; training learns"):
+    with pytest.raises(DataError, match="expected two or more classes, got 2 images of one, 'bee'"):
         check_trainable(folder(tmp_path))
 
 
 @pytest.mark.parametrize("check", [check_trainable, check_evaluable])
-def test_no_images_or_no_labels(check: Callable[[ImageSet], None]) -> None:
+def test_checks_without_images_or_labels_raise_data_error(
+    check: Callable[[ImageSet], None],
+) -> None:
     empty = labelled()
-    with pytest.raises(DataError, match=r"no images: (training|evaluation) wants some$"):
+    with pytest.raises(DataError, match=r"(training|evaluation): expected images, got none$"):
         check(empty)
     flat = ImageSet(ids=empty.ids, source=empty.source, skipped=(Skipped("x.jpg", "is empty"),))
     with pytest.raises(DataError, match=r"1 could not be read, first x\.jpg: is empty"):
         check(flat)
     whole = labelled("ant", "bee")
-    with pytest.raises(DataError, match=r"have no labels, .* put them into class folders"):
+    with pytest.raises(DataError, match=r"got no labels; put the images into class folders"):
         check(ImageSet(ids=whole.ids, source=whole.source))

@@ -14,6 +14,7 @@ from PIL import Image, ImageFile, TiffImagePlugin
 from midspan.data import decode
 from midspan.data.decode import MAX_PIXELS, Pixels, decode_image, fit_array, open_checked
 from midspan.errors import DataError, ImageError
+from midspan.image_size import ImageSize
 
 RNG = np.random.default_rng(0)
 
@@ -59,7 +60,7 @@ def shrink_by_equation(image: npt.NDArray[np.float64], size: int) -> npt.NDArray
 def test_squash_is_antialiased_bilinear() -> None:
     image = noise(40, 24)
     expected = shrink_by_equation(shrink_by_equation(image.astype(float), 10).T, 8).T
-    got = decode_image(encoded(Image.fromarray(image)), height=10, width=8, channels=1)
+    got = decode_image(encoded(Image.fromarray(image)), ImageSize(10, 8, 1))
     assert got.shape == (10, 8, 1)
     assert np.abs(got[:, :, 0] - expected).max() <= 1  # rounded after each axis
 
@@ -67,9 +68,9 @@ def test_squash_is_antialiased_bilinear() -> None:
 @pytest.mark.parametrize(("tall", "wide"), [(1, 3), (3, 1), (1, 2), (1, 1)])
 def test_crop_is_shorter_side_to_the_box_then_the_centre(tall: int, wide: int) -> None:
     image = noise(20 * tall, 20 * wide, 3)
-    whole = fit_array(image, height=8 * tall, width=8 * wide, channels=3)
+    whole = fit_array(image, ImageSize(8 * tall, 8 * wide, 3))
     top, left = 4 * (tall - 1), 4 * (wide - 1)
-    got = fit_array(image, height=8, width=8, channels=3, fit="crop")
+    got = fit_array(image, ImageSize(8, 8, 3, "crop"))
     assert np.array_equal(got, whole[top : top + 8, left : left + 8])
 
 
@@ -77,16 +78,14 @@ def test_crop_is_shorter_side_to_the_box_then_the_centre(tall: int, wide: int) -
 def test_crop_never_steps_over_the_edge(seed: int) -> None:
     random = np.random.default_rng(seed)
     height, width, tall, wide = (int(side) for side in random.integers(1, 200, 4))
-    got = fit_array(noise(height, width, 3), height=tall, width=wide, channels=3, fit="crop")
+    got = fit_array(noise(height, width, 3), ImageSize(tall, wide, 3, "crop"))
     assert got.shape == (tall, wide, 3)
 
 
-def test_what_fits_is_not_touched() -> None:
+def test_fit_array_of_the_right_size_is_returned_unchanged() -> None:
     image = noise(9, 7, 3)
-    assert fit_array(image, height=9, width=7, channels=3) is image
-    assert np.array_equal(
-        decode_image(encoded(Image.fromarray(image)), height=9, width=7, channels=3), image
-    )
+    assert fit_array(image, ImageSize(9, 7, 3)) is image
+    assert np.array_equal(decode_image(encoded(Image.fromarray(image)), ImageSize(9, 7, 3)), image)
 
 
 def test_files_and_arrays_are_fitted_alike() -> None:
@@ -94,19 +93,19 @@ def test_files_and_arrays_are_fitted_alike() -> None:
     file = encoded(Image.fromarray(image))
     for channels in (1, 3):
         for fit in ("squash", "crop"):
-            want = fit_array(image, height=16, width=20, channels=channels, fit=fit)
-            got = decode_image(file, height=16, width=20, channels=channels, fit=fit)
+            want = fit_array(image, ImageSize(16, 20, channels, fit))
+            got = decode_image(file, ImageSize(16, 20, channels, fit))
             assert np.array_equal(got, want)
 
 
 @pytest.mark.parametrize("shape", [(997, 803), (400, 1201), (64, 64)])
-def test_reduced_jpeg_decoding_stays_near_the_full_way(shape: tuple[int, int]) -> None:
+def test_reduced_jpeg_decoding_is_close_to_full_decoding(shape: tuple[int, int]) -> None:
     rows, columns = np.mgrid[: shape[0], : shape[1]]
     waves = 127 + 60 * np.sin(rows / 40) + 60 * np.cos(columns / 25)
     file = encoded(Image.fromarray(waves.astype(np.uint8)), "JPEG", quality=95)
     with Image.open(BytesIO(file)) as whole:
-        want = fit_array(np.asarray(whole), height=32, width=32, channels=1)
-    got = decode_image(file, height=32, width=32, channels=1)
+        want = fit_array(np.asarray(whole), ImageSize(32, 32, 1))
+    got = decode_image(file, ImageSize(32, 32, 1))
     assert np.abs(got.astype(int) - want).max() <= 3
 
 
@@ -115,11 +114,11 @@ def test_reduced_jpeg_decoding_stays_near_the_full_way(shape: tuple[int, int]) -
 
 def test_grey_becomes_three_equal_channels_and_colour_becomes_luma() -> None:
     grey = noise(6, 5)
-    got = decode_image(encoded(Image.fromarray(grey)), height=6, width=5, channels=3)
+    got = decode_image(encoded(Image.fromarray(grey)), ImageSize(6, 5, 3))
     assert np.array_equal(got, np.stack([grey] * 3, axis=2))
     colour = noise(6, 5, 3)
     luma = colour @ np.array([0.299, 0.587, 0.114])  # ITU-R 601
-    got = decode_image(encoded(Image.fromarray(colour)), height=6, width=5, channels=1)
+    got = decode_image(encoded(Image.fromarray(colour)), ImageSize(6, 5, 1))
     assert np.abs(got[:, :, 0] - luma).max() <= 1
 
 
@@ -127,18 +126,18 @@ def test_transparency_lies_on_white() -> None:
     rgba = noise(6, 5, 4)
     alpha = rgba[:, :, 3:] / 255
     want = rgba[:, :, :3] * alpha + 255 * (1 - alpha)
-    from_file = decode_image(encoded(Image.fromarray(rgba)), height=6, width=5, channels=3)
-    from_memory = fit_array(rgba, height=6, width=5, channels=3)
+    from_file = decode_image(encoded(Image.fromarray(rgba)), ImageSize(6, 5, 3))
+    from_memory = fit_array(rgba, ImageSize(6, 5, 3))
     assert np.abs(from_file - want).max() <= 1
     assert np.array_equal(from_file, from_memory)
 
 
-def test_palette_with_a_transparent_colour() -> None:
+def test_palette_transparency_is_drawn_on_white() -> None:
     image = Image.new("P", (2, 1))
     image.putpalette([255, 0, 0, 0, 0, 255])
     image.putdata([0, 1])
     red_then_clear = encoded(image, transparency=1)
-    got = decode_image(red_then_clear, height=1, width=2, channels=3)
+    got = decode_image(red_then_clear, ImageSize(1, 2, 3))
     assert got.tolist() == [[[255, 0, 0], [255, 255, 255]]]
 
 
@@ -146,44 +145,44 @@ def test_sixteen_bits_are_scaled_not_clipped() -> None:
     deep = np.array([[0, 256, 257, 32768, 65535]], dtype=np.uint16)
     want = np.round(deep / 257).astype(int).tolist()
     png = encoded(Image.fromarray(deep))
-    assert decode_image(png, height=1, width=5, channels=1)[:, :, 0].tolist() == want
+    assert decode_image(png, ImageSize(1, 5, 1))[:, :, 0].tolist() == want
     tiff = encoded(Image.fromarray(deep), "TIFF")
-    assert decode_image(tiff, height=1, width=5, channels=1)[:, :, 0].tolist() == want
+    assert decode_image(tiff, ImageSize(1, 5, 1))[:, :, 0].tolist() == want
 
 
-def test_big_endian_sixteen_bit_tiff(tmp_path: Path) -> None:
+def test_big_endian_sixteen_bit_tiff_is_scaled_to_eight_bits(tmp_path: Path) -> None:
     deep = np.array([[0, 300, 65535]], dtype=">u2")
     path = tmp_path / "deep.tif"
     image = Image.frombytes("I;16B", (3, 1), deep.tobytes())
     image.save(path)
-    got = decode_image(path, height=1, width=3, channels=1)
+    got = decode_image(path, ImageSize(1, 3, 1))
     assert got[:, :, 0].tolist() == [[0, 1, 255]]
 
 
 def test_thirty_two_bits_are_refused_with_a_reason() -> None:
     file = encoded(Image.fromarray(np.ones((4, 4), dtype=np.float32)), "TIFF")
     with pytest.raises(ImageError, match="32-bit values of unknown range; convert it"):
-        decode_image(file, height=4, width=4, channels=1)
+        decode_image(file, ImageSize(4, 4, 1))
 
 
-def test_cmyk_jpeg() -> None:
+def test_cmyk_jpeg_is_converted_to_rgb() -> None:
     file = encoded(Image.new("CMYK", (16, 16), (255, 0, 0, 0)), "JPEG", quality=100)
-    cyan = decode_image(file, height=16, width=16, channels=3)[8, 8]
+    cyan = decode_image(file, ImageSize(16, 16, 3))[8, 8]
     assert cyan[0] < 10
     assert min(cyan[1:]) > 245
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF"])
-def test_each_format(kind: str) -> None:
+def test_decode_image_reads_each_format(kind: str) -> None:
     file = encoded(Image.new("RGB", (10, 20), (200, 200, 200)), kind)
-    got = decode_image(file, height=5, width=5, channels=3)
+    got = decode_image(file, ImageSize(5, 5, 3))
     assert np.abs(got.astype(int) - 200).max() <= 3
 
 
 def test_gif_gives_its_first_frame() -> None:
     first, second = Image.new("L", (4, 4), 10), Image.new("L", (4, 4), 240)
     file = encoded(first, "GIF", save_all=True, append_images=[second])
-    assert (decode_image(file, height=4, width=4, channels=1) == 10).all()
+    assert (decode_image(file, ImageSize(4, 4, 1)) == 10).all()
 
 
 # How each EXIF orientation stores an upright picture, from the standard's table of where row 0 and
@@ -213,7 +212,7 @@ def test_exif_orientation_is_applied(orientation: int, kind: str) -> None:
         exif = Image.Exif()
         exif[274] = orientation
         file = encoded(stored, kind, exif=exif)
-    got = decode_image(file, height=5, width=8, channels=1)
+    got = decode_image(file, ImageSize(5, 8, 1))
     assert np.array_equal(got[:, :, 0], upright)
 
 
@@ -225,7 +224,7 @@ def test_a_turned_jpeg_is_reduced_and_cropped_upright() -> None:
     stored = Image.fromarray(np.ascontiguousarray(STORED[6](upright)))
     file = encoded(stored, "JPEG", quality=95, exif=exif)
     for fit in ("squash", "crop"):
-        got = decode_image(file, height=8, width=24, channels=1, fit=fit)
+        got = decode_image(file, ImageSize(8, 24, 1, fit))
         assert got.shape == (8, 24, 1)
         assert got[:, :11].max() < 10
         assert got[:, 13:].min() > 245
@@ -234,7 +233,7 @@ def test_a_turned_jpeg_is_reduced_and_cropped_upright() -> None:
 def test_broken_exif_does_not_cost_the_image() -> None:
     image = noise(4, 4)
     file = encoded(Image.fromarray(image), exif=b"Exif\0\0MM\0*\xff\xff\xff\xff garbage")
-    assert np.array_equal(decode_image(file, height=4, width=4, channels=1)[:, :, 0], image)
+    assert np.array_equal(decode_image(file, ImageSize(4, 4, 1))[:, :, 0], image)
 
 
 # ---- hostile and broken input -------------------------------------------------------------------
@@ -247,7 +246,7 @@ def never_decode(*_: object) -> None:
 def test_huge_header_is_refused_before_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ImageFile.ImageFile, "load", never_decode)
     with pytest.raises(ImageError, match=r"50,000 x 50,000 pixels; more than 89,478,485 .* shrink"):
-        decode_image(png_header(50_000, 50_000), height=8, width=8, channels=3)
+        decode_image(png_header(50_000, 50_000), ImageSize(8, 8, 3))
 
 
 @pytest.mark.parametrize(
@@ -263,7 +262,7 @@ def test_huge_header_is_refused_before_decoding(monkeypatch: pytest.MonkeyPatch)
 def test_every_format_is_limited(header: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ImageFile.ImageFile, "load", never_decode)
     with pytest.raises(ImageError):
-        decode_image(header, height=8, width=8, channels=3)
+        decode_image(header, ImageSize(8, 8, 3))
 
 
 def test_the_limit_itself_may_be_opened() -> None:
@@ -283,7 +282,7 @@ def test_too_many_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(decode, "MAX_BYTES", 100)
     for image in (file, path):
         with pytest.raises(ImageError, match=r"has \d+ bytes; more than 100"):
-            decode_image(image, height=4, width=4, channels=1)
+            decode_image(image, ImageSize(4, 4, 1))
 
 
 @pytest.mark.parametrize(
@@ -299,21 +298,23 @@ def test_too_many_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         (b"RIFF\0\0\0\0WEBPVP8 ", "broken header"),
     ],
 )
-def test_what_is_no_image(content: bytes, message: str, tmp_path: Path) -> None:
+def test_decode_image_of_other_bytes_raises_image_error(
+    content: bytes, message: str, tmp_path: Path
+) -> None:
     path = tmp_path / "odd.jpg"
     path.write_bytes(content)
     with pytest.raises(ImageError, match=f"odd.jpg: .*{message}"):
-        decode_image(path, height=4, width=4, channels=3)
+        decode_image(path, ImageSize(4, 4, 3))
 
 
 def test_truncated_files_are_errors(truncated_jpeg: bytes) -> None:
     with open_checked(truncated_jpeg) as image:  # the header alone is fine
         assert image.size == (64, 64)
     with pytest.raises(ImageError, match=r"cannot be decoded .*truncated"):
-        decode_image(truncated_jpeg, height=64, width=64, channels=3)
+        decode_image(truncated_jpeg, ImageSize(64, 64, 3))
     png = encoded(Image.fromarray(noise(64, 64, 3)))
     with pytest.raises(ImageError, match="cannot be decoded"):
-        decode_image(png[: len(png) // 2], height=8, width=8, channels=3)
+        decode_image(png[: len(png) // 2], ImageSize(8, 8, 3))
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF"])
@@ -325,7 +326,7 @@ def test_flipped_bytes_give_an_image_or_our_error(kind: str) -> None:
         for place in random.integers(0, len(whole), 4):
             broken[place] = random.integers(256)
         try:
-            got = decode_image(bytes(broken), height=8, width=8, channels=3)
+            got = decode_image(bytes(broken), ImageSize(8, 8, 3))
         except ImageError:
             continue
         assert got.shape == (8, 8, 3)
@@ -333,35 +334,35 @@ def test_flipped_bytes_give_an_image_or_our_error(kind: str) -> None:
 
 def test_places_that_are_no_file(tmp_path: Path) -> None:
     with pytest.raises(ImageError, match=r"gone.png: cannot be read \(No such file"):
-        decode_image(tmp_path / "gone.png", height=4, width=4, channels=3)
+        decode_image(tmp_path / "gone.png", ImageSize(4, 4, 3))
     with pytest.raises(ImageError, match="is not a file"):
-        decode_image(tmp_path, height=4, width=4, channels=3)
+        decode_image(tmp_path, ImageSize(4, 4, 3))
     pipe = tmp_path / "pipe.png"
     os.mkfifo(pipe)
     with pytest.raises(ImageError, match="is not a file"):
-        decode_image(pipe, height=4, width=4, channels=3)
+        decode_image(pipe, ImageSize(4, 4, 3))
     with pytest.raises(ImageError, match="cannot be read"):
-        decode_image("zero\0byte.png", height=4, width=4, channels=3)
+        decode_image("zero\0byte.png", ImageSize(4, 4, 3))
 
 
-def test_wrong_wishes() -> None:
+def test_image_size_wrong_values_raise_data_error() -> None:
     image = noise(4, 4, 3)
-    with pytest.raises(DataError, match="asked for images of 0 x 4 x 3"):
-        fit_array(image, height=0, width=4, channels=3)
+    with pytest.raises(DataError, match="got images of 0 x 4 x 3"):
+        fit_array(image, ImageSize(0, 4, 3))
     with pytest.raises(DataError, match="1 or 3 channels"):
-        fit_array(image, height=4, width=4, channels=2)  # type: ignore[arg-type]
-    with pytest.raises(DataError, match="fit = 'stretch'; wanted one of 'squash', 'crop'"):
-        fit_array(image, height=5, width=4, channels=3, fit="stretch")  # type: ignore[arg-type]
+        fit_array(image, ImageSize(4, 4, 2))  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="expected one of 'squash', 'crop', got 'stretch'"):
+        fit_array(image, ImageSize(5, 4, 3, "stretch"))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("shape", [(4,), (4, 4, 2), (1, 4, 4, 3)])
 def test_arrays_that_are_no_image(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ImageError, match=r"wants \(H, W, C\) uint8"):
-        fit_array(np.zeros(shape, dtype=np.uint8), height=4, width=5, channels=3)
+    with pytest.raises(ImageError, match=r"expected \(H, W, C\) uint8"):
+        fit_array(np.zeros(shape, dtype=np.uint8), ImageSize(4, 5, 3))
 
 
 def test_arrays_of_floats_or_nothing() -> None:
     with pytest.raises(ImageError, match="got float32"):
-        fit_array(np.zeros((4, 4, 3), dtype=np.float32), height=4, width=4, channels=3)
+        fit_array(np.zeros((4, 4, 3), dtype=np.float32), ImageSize(4, 4, 3))
     with pytest.raises(ImageError, match="no pixels"):
-        fit_array(np.zeros((0, 4, 3), dtype=np.uint8), height=4, width=4, channels=3)
+        fit_array(np.zeros((0, 4, 3), dtype=np.uint8), ImageSize(4, 4, 3))

@@ -11,6 +11,7 @@ from PIL import ImageFont
 from midspan.data import ImageSet, font_glyphs, glyphs
 from midspan.data.font_glyphs import CAPITALS_ONLY, CHARACTERS, font_files, render
 from midspan.errors import ConfigError, DataError
+from midspan.image_size import ImageSize
 from midspan.labels import ClassNames
 
 FAMILIES = ("Lato-Regular", "Roboto-Bold", "OpenSans-Italic")
@@ -34,10 +35,10 @@ def few_fonts_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("few_fonts_are_enough")
-def test_glyphs_fill_the_box_and_stand_in_its_middle(fonts: list[Path]) -> None:
+def test_glyphs_fill_the_box_and_are_centred(fonts: list[Path]) -> None:
     drawn = render(some(fonts, *FAMILIES), characters="AWI%", size=28)
     assert len(drawn) == 12
-    pixels = drawn.load(np.arange(12), height=28, width=28, channels=1)[..., 0]
+    pixels = drawn.load(np.arange(12), ImageSize(28, 28, 1))[..., 0]
     for picture in pixels:
         rows, columns = np.flatnonzero(picture.any(axis=1)), np.flatnonzero(picture.any(axis=0))
         tall, wide = rows[-1] - rows[0] + 1, columns[-1] - columns[0] + 1
@@ -53,7 +54,7 @@ def test_the_aspect_is_kept(fonts: list[Path]) -> None:
     (path,) = some(fonts, "Roboto-Bold")
     left, top, right, bottom = ImageFont.truetype(str(path), 400).getbbox("W")
     drawn = render([path], characters="W", size=60)
-    picture = drawn.load([0], height=60, width=60, channels=1)[0, :, :, 0]
+    picture = drawn.load([0], ImageSize(60, 60, 1))[0, :, :, 0]
     tall, wide = picture.any(axis=1).sum(), picture.any(axis=0).sum()
     assert wide / tall == pytest.approx((right - left) / (bottom - top), rel=0.05)
 
@@ -80,7 +81,7 @@ def test_characters_that_a_font_lacks_are_not_drawn(fonts: list[Path]) -> None:
 
 
 @pytest.mark.usefixtures("few_fonts_are_enough")
-def test_one_picture_has_one_label(fonts: list[Path]) -> None:
+def test_glyphs_that_look_alike_have_one_label(fonts: list[Path]) -> None:
     latin_then_cyrillic = render(some(fonts, "Lato-Regular"), characters="AА", size=28)
     assert latin_then_cyrillic.class_names == ("A",)
     capitals = render(some(fonts, "BEBAS___"), characters="Qq", size=28)
@@ -92,7 +93,7 @@ def test_too_few_fonts(fonts: list[Path]) -> None:
         render(some(fonts, *FAMILIES), characters="AB", size=28)
 
 
-def test_every_character_stands_once() -> None:
+def test_characters_are_unique() -> None:
     assert len(set(CHARACTERS)) == len(CHARACTERS)
     assert all(unicodedata.category(character)[0] in "LNPS" for character in CHARACTERS)
 
@@ -103,8 +104,8 @@ def test_without_the_fonts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
         glyphs(cache=tmp_path)
 
 
-def test_wrong_size(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="glyphs of 4 pixels; wanted 8 to 256"):
+def test_glyphs_wrong_size_raises_config_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="expected glyphs of 8 to 256 pixels, got 4"):
         glyphs(cache=tmp_path, size=4)
 
 
@@ -124,8 +125,8 @@ def test_the_second_call_reads_the_file(tmp_path: Path, monkeypatch: pytest.Monk
     assert second.class_names == first.class_names
     rows = np.arange(len(first))
     assert np.array_equal(
-        first.load(rows, height=28, width=28, channels=1),
-        second.load(rows, height=28, width=28, channels=1),
+        first.load(rows, ImageSize(28, 28, 1)),
+        second.load(rows, ImageSize(28, 28, 1)),
     )
 
 
@@ -164,14 +165,14 @@ def whole(fonts: list[Path], tmp_path_factory: pytest.TempPathFactory) -> ImageS
 
 
 def unit_pictures(images: ImageSet, *, side: int) -> npt.NDArray[np.float64]:
-    pixels = images.load(np.arange(len(images)), height=28, width=28, channels=1)
+    pixels = images.load(np.arange(len(images)), ImageSize(28, 28, 1))
     step = 28 // side
     pooled = pixels.reshape(-1, side, step, side, step).mean(axis=(2, 4)).reshape(len(images), -1)
     return np.asarray(pooled / np.linalg.norm(pooled, axis=1, keepdims=True))
 
 
 @pytest.mark.slow
-def test_the_whole_set(whole: ImageSet) -> None:
+def test_glyphs_whole_set_has_the_documented_counts(whole: ImageSet) -> None:
     assert whole.labels is not None
     per_class = np.unique(whole.labels, return_counts=True)[1]
     assert 350 <= len(whole.class_names) <= 450
@@ -185,7 +186,7 @@ def test_the_whole_set(whole: ImageSet) -> None:
 
 
 @pytest.mark.slow
-def test_no_small_letter_is_drawn_as_a_capital(whole: ImageSet) -> None:
+def test_glyphs_small_letters_differ_from_capitals(whole: ImageSet) -> None:
     names = whole.labels
     assert names is not None
     for font in CAPITALS_ONLY:
@@ -195,7 +196,7 @@ def test_no_small_letter_is_drawn_as_a_capital(whole: ImageSet) -> None:
 
 
 @pytest.mark.slow
-def test_no_two_glyphs_of_a_font_are_the_same_picture(whole: ImageSet) -> None:
+def test_glyphs_of_one_font_are_distinct(whole: ImageSet) -> None:
     pictures, fonts = unit_pictures(whole, side=28), whole.columns["font"]
     for font in np.unique(fonts):
         own = pictures[fonts == font]
@@ -203,7 +204,7 @@ def test_no_two_glyphs_of_a_font_are_the_same_picture(whole: ImageSet) -> None:
 
 
 @pytest.mark.slow
-def test_no_two_classes_look_alike(whole: ImageSet) -> None:
+def test_glyph_classes_are_distinct(whole: ImageSet) -> None:
     """Mean cosine of two characters over the fonts that have both, at 14 x 14.
 
     For comparison: A and the Cyrillic А have 1.00, c and C 0.93, u and U 0.88.

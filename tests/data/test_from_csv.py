@@ -6,6 +6,7 @@ import pytest
 
 from midspan.data import csv
 from midspan.errors import DataError, FormatError, ImageError, MidspanError
+from midspan.image_size import ImageSize
 from tests.data.conftest import WriteImage
 
 
@@ -39,18 +40,18 @@ def test_the_columns_of_open_metric_learning(tmp_path: Path) -> None:
     assert images.columns["is_query"].tolist() == [False, True, False]
     assert images.columns["is_gallery"].tolist() == [False, False, True]
     assert images.columns["category"].tolist() == ["shoe", "hat", "shoe"]
-    assert images.load([2, 0], height=2, width=2, channels=1)[:, 0, 0, 0].tolist() == [2, 0]
+    assert images.load([2, 0], ImageSize(2, 2, 1))[:, 0, 0, 0].tolist() == [2, 0]
 
 
 @pytest.mark.usefixtures("three")
-def test_only_paths(tmp_path: Path) -> None:
+def test_csv_with_paths_only_has_no_labels(tmp_path: Path) -> None:
     images = csv(listed(tmp_path, "\ufeffpath\nimg/c.png\n\nimg/a.png\n"))
     assert images.ids.tolist() == ["img/c.png", "img/a.png"]  # the order of the file
     assert (images.labels, images.split) == (None, None)
 
 
 @pytest.mark.usefixtures("three")
-def test_an_empty_split_is_none(tmp_path: Path) -> None:
+def test_csv_empty_split_column_is_no_split(tmp_path: Path) -> None:
     assert csv(listed(tmp_path, "path,split\nimg/a.png,\nimg/b.png,\n")).split is None
 
 
@@ -65,7 +66,7 @@ def test_quoted_names_and_labels(write_image: WriteImage, tmp_path: Path) -> Non
 def test_where_paths_start(tmp_path: Path) -> None:
     sub = tmp_path / "lists"
     sub.mkdir()
-    with pytest.raises(DataError, match=r"line 2: '../img/a.png' climbs out .* give root="):
+    with pytest.raises(DataError, match=r"line 2: '../img/a.png' leads out .* pass root="):
         csv(listed(sub, "path\n../img/a.png\n"))
     assert len(csv(listed(sub, "path\nimg/a.png\n"), root=tmp_path)) == 1
     images = csv(listed(sub, f"path\n{tmp_path / 'img' / 'a.png'}\n"))
@@ -92,25 +93,31 @@ def test_missing_and_broken_images_are_skipped(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", r"has the columns \[\], wanted 'path'"),
-        ("file,label\nimg/a.png,1\n", r"has the columns \['file', 'label'\], wanted 'path'"),
-        ("path,path\na,b\n", "a column name stands twice"),
+        ("", r"expected the column 'path' .* got \[\]"),
+        ("file,label\nimg/a.png,1\n", r"expected the column 'path' .* got \['file', 'label'\]"),
+        ("path,path\na,b\n", "expected each column once"),
         ("path\n", "lists no images"),
         ("path,label\nimg/a.png\n", "line 2: 1 values for 2 columns; quote values"),
         ("path,label\nimg/a.png,1,2\n", "line 2: 3 values for 2 columns"),
-        ("path,label\nimg/a.png,1\nimg/b.png,\n", "line 3: no label; each image wants one"),
-        ("path,label\n,1\n", "line 2: no path"),
-        ("path\nimg/a.png\nimg/b.png\nimg/a.png\n", "line 4: 'img/a.png' already stands in line 2"),
-        ("path,split\nimg/a.png,train\nimg/b.png,\n", "line 3: split is ''; wanted one of 'train'"),
-        ("path,split\nimg/a.png,dev\n", "line 2: split is 'dev'; wanted one of 'train', 'validat"),
-        ("path,is_query\nimg/a.png,maybe\n", "line 2: is_query is 'maybe'; wanted one of 'true'"),
+        ("path,label\nimg/a.png,1\nimg/b.png,\n", "line 3: expected a label, got none"),
+        ("path,label\n,1\n", "line 2: expected a path, got none"),
+        ("path\nimg/a.png\nimg/b.png\nimg/a.png\n", "line 4: 'img/a.png' is already in line 2"),
+        (
+            "path,split\nimg/a.png,train\nimg/b.png,\n",
+            "line 3: split: expected one of 'train'.* got ''",
+        ),
+        ("path,split\nimg/a.png,dev\n", "line 2: split: expected one of 'train', 'validat"),
+        (
+            "path,is_query\nimg/a.png,maybe\n",
+            "line 2: is_query: expected one of 'true'.* got 'maybe'",
+        ),
         ("path,x_1,y_1\nimg/a.png,1,2\n", r"has boxes \(x_1, y_1\), which are not applied"),
         ('path\n"img/a.png\n', "not a readable CSV file"),
         ("path\n" + "x" * 200_000 + "\n", "not a readable CSV file"),
         ("path\nimg/\0.png\n", "zero byte"),
     ],
 )
-def test_hostile_rows(tmp_path: Path, text: str, message: str) -> None:
+def test_csv_hostile_rows_raise_data_error(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(MidspanError, match=message):
         csv(listed(tmp_path, text))
 

@@ -9,11 +9,12 @@ import pytest
 
 from midspan.data import folder
 from midspan.errors import DataError, ImageError
+from midspan.image_size import ImageSize
 from tests.data.conftest import WriteImage
 from tests.data.test_decode import png_header
 
 
-def test_class_folders(write_image: WriteImage, tmp_path: Path) -> None:
+def test_folder_of_class_folders_gives_labels(write_image: WriteImage, tmp_path: Path) -> None:
     for value, name in enumerate(("dog/b.png", "cat/z.png", "cat/A.JPG", "dog/deep/er/c.webp")):
         write_image(name, value=50 * value)
     (tmp_path / "cat" / "notes.txt").write_text("ignored")
@@ -26,7 +27,7 @@ def test_class_folders(write_image: WriteImage, tmp_path: Path) -> None:
     assert images.labels.tolist() == ["cat", "cat", "dog", "dog"]
     assert images.split is None
     assert images.skipped == ()
-    pixels = images.load([1, 2], height=3, width=3, channels=3)
+    pixels = images.load([1, 2], ImageSize(3, 3, 3))
     assert pixels[:, 0, 0, 0].tolist() == [50, 0]
     assert images.uri(1) == str(tmp_path / "cat" / "z.png")
 
@@ -62,15 +63,15 @@ def test_train_may_be_a_class_among_others(write_image: WriteImage, tmp_path: Pa
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (("cat/1.png", "loose.png"), "1 images .first 'loose.png'. lie beside class folders"),
+        (("cat/1.png", "loose.png"), "1 images .first 'loose.png'. are next to class folders"),
         (
             ("train/c/1.png", "val/c/2.png", "test/c/3.png"),
             "has test, train, val; an image set has",
         ),
-        (("train/1.png", "test/2.png"), "is in no class folder; wanted train/<class>/<image>"),
+        (("train/1.png", "test/2.png"), "expected train/<class>/<image>, got"),
     ],
 )
-def test_unclear_layouts(
+def test_folder_unclear_layout_raises_data_error(
     write_image: WriteImage, tmp_path: Path, names: tuple[str, ...], message: str
 ) -> None:
     for name in names:
@@ -79,8 +80,8 @@ def test_unclear_layouts(
         folder(tmp_path)
 
 
-def test_no_images(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"no images in it \(it is empty\); wanted \.jpg"):
+def test_folder_without_images_raises_data_error(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"no images in it \(it is empty\); expected \.jpg"):
         folder(tmp_path)
     for name in ("a.psd", "b.psd", "readme"):
         (tmp_path / name).write_text("x")
@@ -128,7 +129,7 @@ def test_a_class_whose_images_are_all_broken_keeps_its_name(
     assert images.labels.tolist() == ["cat", "emu"]
 
 
-def test_odd_names(write_image: WriteImage, tmp_path: Path) -> None:
+def test_folder_unusual_names_are_read(write_image: WriteImage, tmp_path: Path) -> None:
     names = [
         "Ünïcödé/日本 語.png",
         "new\nline/#?%.png",
@@ -139,7 +140,7 @@ def test_odd_names(write_image: WriteImage, tmp_path: Path) -> None:
         write_image(name, value=value)
     images = folder(tmp_path)
     assert sorted(images.ids.tolist()) == sorted(names)
-    got = images.load(np.arange(4), height=2, width=2, channels=1)[:, 0, 0, 0]
+    got = images.load(np.arange(4), ImageSize(2, 2, 1))[:, 0, 0, 0]
     assert {str(name): int(value) for name, value in zip(images.ids, got, strict=True)} == {
         name: value for value, name in enumerate(names)
     }
@@ -164,7 +165,7 @@ def test_names_that_are_not_utf8(write_image: WriteImage, tmp_path: Path) -> Non
     assert len(folder(tmp_path).skipped) == 2
 
 
-def test_links(write_image: WriteImage, tmp_path: Path) -> None:
+def test_folder_links_are_followed_once(write_image: WriteImage, tmp_path: Path) -> None:
     outside = write_image("elsewhere/pictures/1.png")
     write_image("set/cat/1.png")
     root = tmp_path / "set"

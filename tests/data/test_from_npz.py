@@ -10,6 +10,7 @@ import pytest
 
 from midspan.data import folder, from_npz, npz, save_npz
 from midspan.errors import DataError, FormatError
+from midspan.image_size import ImageSize
 from tests.data.conftest import WriteImage
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (4, 6, 5, 3), dtype=np.uint8)
@@ -25,7 +26,7 @@ def file(tmp_path: Path) -> Any:
     return write
 
 
-def test_what_the_layout_says(file: Any) -> None:
+def test_npz_arrays_become_columns_of_the_set(file: Any) -> None:
     path = file(
         labels=np.array([1, 0, 2, 0]),
         split=np.array([0, 0, 1, 0]),
@@ -35,7 +36,7 @@ def test_what_the_layout_says(file: Any) -> None:
         version=np.array(3),
     )
     images = npz(path)
-    assert np.array_equal(images.load([2, 0], height=6, width=5, channels=3), IMAGES[[2, 0]])
+    assert np.array_equal(images.load([2, 0], ImageSize(6, 5, 3)), IMAGES[[2, 0]])
     assert images.labels is not None
     assert images.labels.tolist() == ["bee", "ant", "cat", "ant"]
     assert images.class_names == ("ant", "bee", "cat")
@@ -53,7 +54,7 @@ def test_images_alone_are_enough(file: Any) -> None:
 
 def test_ids_of_the_file_are_kept(file: Any) -> None:
     assert npz(file(ids=np.array(["w", "x", "y", "z"]))).ids.tolist() == ["w", "x", "y", "z"]
-    with pytest.raises(DataError, match=r"set\.npz: 1 ids stand more than once, first 'x'"):
+    with pytest.raises(DataError, match=r"set\.npz: expected unique ids, got 1 duplicates, first 'x'"):
         npz(file(ids=np.array(["w", "x", "x", "z"])))
 
 
@@ -91,23 +92,23 @@ def test_doubled_class_names_are_refused(file: Any) -> None:
 
 def test_grey_without_a_channel_axis(file: Any) -> None:
     images = npz(file(images=IMAGES[..., 0]))
-    assert images.load([1], height=6, width=5, channels=1).shape == (1, 6, 5, 1)
+    assert images.load([1], ImageSize(6, 5, 1)).shape == (1, 6, 5, 1)
 
 
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"labels": np.array([0, 1])}, r"labels are int64\(2,\), wanted one whole number or name"),
-        ({"labels": np.array([0.5] * 4)}, r"labels are float64\(4,\)"),
-        ({"labels": np.zeros((4, 2), dtype=int)}, r"labels are int64\(4, 2\)"),
+        ({"labels": np.array([0, 1])}, r"expected one whole number or name .* got int64\(2,\)"),
+        ({"labels": np.array([0.5] * 4)}, r"got float64\(4,\)"),
+        ({"labels": np.zeros((4, 2), dtype=int)}, r"each of the 4 images, got int64\(4, 2\)"),
         ({"labels": np.arange(4), "class_name": np.array(["a"])}, "1 class names, but labels from"),
-        ({"split": np.array([0, -1, 0, 1])}, "set.npz: split holds -1 in row 1"),
+        ({"split": np.array([0, -1, 0, 1])}, "set.npz: split: expected .* got -1 in row 1"),
         ({"split": np.array([0, 1])}, r"set.npz: split of shape \(2,\) for 4 images"),
-        ({"images": IMAGES.astype(np.float32)}, "images are float32, wanted uint8; scale them"),
-        ({"images": IMAGES.astype(np.int64)}, "images are int64, wanted uint8$"),
+        ({"images": IMAGES.astype(np.float32)}, "expected uint8 images, got float32; scale them"),
+        ({"images": IMAGES.astype(np.int64)}, "expected uint8 images, got int64$"),
         (
             {"images": np.zeros((4, 6, 5, 2), np.uint8)},
-            r"shape \(4, 6, 5, 2\), wanted \(N, H, W, C",
+            r"expected images \(N, H, W, C\) .*, got shape \(4, 6, 5, 2\)",
         ),
         ({"images": np.zeros((4, 0, 5, 3), np.uint8)}, r"shape \(4, 0, 5, 3\)"),
         ({"images": np.zeros(4, np.uint8)}, r"shape \(4,\)"),
@@ -200,7 +201,7 @@ def test_saved_sets_come_back(file: Any, tmp_path: Path) -> None:
     assert again.labels is not None
     assert again.labels.tolist() == ["ant", "cat", "bee"]
     assert again.columns["drawer"].tolist() == [7, 9, 7]
-    assert np.array_equal(again.load([0, 1, 2], height=6, width=5, channels=3), IMAGES[[3, 2, 0]])
+    assert np.array_equal(again.load([0, 1, 2], ImageSize(6, 5, 3)), IMAGES[[3, 2, 0]])
     assert [entry.name for entry in (tmp_path / "deep").iterdir()] == ["part.npz"]
 
 
@@ -212,6 +213,6 @@ def test_a_folder_becomes_a_file_once_it_is_decoded(
     files = folder(tmp_path / "set")
     with pytest.raises(DataError, match=r"decode them first with \.cached"):
         save_npz(files, tmp_path / "set.npz")
-    saved = npz(save_npz(files.cached(height=4, width=4, channels=1), tmp_path / "set.npz"))
+    saved = npz(save_npz(files.cached(ImageSize(4, 4, 1)), tmp_path / "set.npz"))
     assert saved.class_names == ("cat", "dog")
-    assert saved.load([1], height=4, width=4, channels=1).tolist() == [[[[60]] * 4] * 4]
+    assert saved.load([1], ImageSize(4, 4, 1)).tolist() == [[[[60]] * 4] * 4]

@@ -28,14 +28,14 @@ from midspan.data.image_uri import ImageUri
         ("", ImageUri("")),
     ],
 )
-def test_taken_apart_and_put_together(uri: str, expected: ImageUri) -> None:
+def test_image_uri_round_trip_keeps_the_text(uri: str, expected: ImageUri) -> None:
     parsed = ImageUri.of(uri)
     assert parsed == expected
     assert str(parsed) == uri
     assert parsed.whole == ("" if parsed.file == uri else parsed.file)
 
 
-def test_absolute() -> None:
+def test_image_uri_absolute_resolves_the_file_only() -> None:
     here = os.getcwd()
     assert str(ImageUri.of("a.tar#../1.jpg").absolute()) == f"{here}/a.tar#../1.jpg"
     assert str(ImageUri.of("x/../a.npz#4").absolute()) == f"{here}/a.npz#4"

@@ -9,6 +9,7 @@ import pytest
 from midspan.data import ImageSet, Skipped, folder
 from midspan.data.sources import ArraySource, CachedSource
 from midspan.errors import DataError, ImageError
+from midspan.image_size import ImageSize
 from tests.data.conftest import WriteImage
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (6, 8, 8, 3), dtype=np.uint8)
@@ -44,7 +45,7 @@ def test_a_part_keeps_all_its_rows_together(rows: Any, ids: str) -> None:
     assert part.labels.tolist() == [("ant", "bee", "cat")[place // 2] for place in places]
     assert part.columns["camera"].tolist() == [5 + place for place in places]
     assert part.class_names == whole.class_names
-    pixels = part.load(range(len(part)), height=8, width=8, channels=3)
+    pixels = part.load(range(len(part)), ImageSize(8, 8, 3))
     assert np.array_equal(pixels, IMAGES[places])
     assert [part.uri(row) for row in range(len(part))] == [f"six.npz#{place}" for place in places]
 
@@ -57,7 +58,7 @@ def test_parts_of_parts_share_the_pixels() -> None:
     assert part.source.images is IMAGES
 
 
-def test_train_and_test() -> None:
+def test_image_set_train_and_test_follow_the_split() -> None:
     whole = image_set()
     assert whole.train.ids.tolist() == list("abcd")
     assert whole.test.ids.tolist() == list("ef")
@@ -89,13 +90,13 @@ def test_load_of_the_right_size_is_plain_indexing(monkeypatch: pytest.MonkeyPatc
         pytest.fail("resized an image that already fits")
 
     monkeypatch.setattr("midspan.data.sources.fit_array", never)
-    got = image_set().load(np.array([3, 3, 1]), height=8, width=8, channels=3)
+    got = image_set().load(np.array([3, 3, 1]), ImageSize(8, 8, 3))
     assert np.array_equal(got, IMAGES[[3, 3, 1]])
 
 
 def test_grey_arrays_are_repeated_for_colour_encoders() -> None:
     grey = image_set(source=ArraySource.of(IMAGES[..., :1], name="grey"))
-    got = grey.load([2], height=8, width=8, channels=3)
+    got = grey.load([2], ImageSize(8, 8, 3))
     assert np.array_equal(got[0], np.repeat(IMAGES[2, :, :, :1], 3, axis=2))
 
 
@@ -103,20 +104,25 @@ def test_grey_arrays_are_repeated_for_colour_encoders() -> None:
     ("changes", "message"),
     [
         ({"ids": np.array(list("abcde"))}, r"ids of shape \(5,\) for 6 images"),
-        ({"ids": np.array(list("abcdea"))}, "1 ids stand more than once, first 'a'"),
+        ({"ids": np.array(list("abcdea"))}, "got 1 duplicates, first 'a'"),
         ({"labels": np.array(["ant", "bee"])}, "2 labels for 6 images; give each one"),
         ({"labels": np.array([0.5] * 6)}, "labels are float64, first .0.5.; expected names"),
         ({"labels": np.array(["ant", ""] * 3)}, "3 of 6 labels are empty, first row 1"),
         ({"class_names": ("ant", "bee")}, "'cat' is not among the 2 class names .'ant', 'bee'."),
         ({"class_names": ("ant", "bee", "cat", "bee")}, "1 class names are duplicates, first 'bee"),
         ({"split": np.array([0, 1])}, r"split of shape \(2,\)"),
-        ({"split": np.array([0, 0, 0, 0, -1, 1])}, "split holds -1 in row 4; wanted 0"),
-        ({"split": np.array(["train"] * 6)}, "split holds 'train' in row 0"),
+        (
+            {"split": np.array([0, 0, 0, 0, -1, 1])},
+            "expected 0 .train. or 1 .test., got -1 in row 4",
+        ),
+        ({"split": np.array(["train"] * 6)}, "got 'train' in row 0"),
         ({"columns": {"drawer": np.arange(5)}}, r"column 'drawer' has shape \(5,\)"),
         ({"columns": {"drawer": np.array(5)}}, r"column 'drawer' has shape \(\)"),
     ],
 )
-def test_what_does_not_fit_together(changes: dict[str, Any], message: str) -> None:
+def test_image_set_mismatched_columns_raise_data_error(
+    changes: dict[str, Any], message: str
+) -> None:
     with pytest.raises(DataError, match=message):
         image_set(**changes)
 
@@ -128,10 +134,10 @@ def test_cached_files_equal_loaded_files(write_image: WriteImage, tmp_path: Path
     for place in range(5):
         write_image(f"{place}.png", value=40 * place, width=10 + place)
     files = folder(tmp_path)
-    cached = files.cached(height=6, width=7, channels=1, fit="crop")
+    cached = files.cached(ImageSize(6, 7, 1, "crop"))
     rows = np.array([4, 0, 2])
-    want = files.load(rows, height=6, width=7, channels=1, fit="crop")
-    assert np.array_equal(cached.load(rows, height=6, width=7, channels=1, fit="crop"), want)
+    want = files.load(rows, ImageSize(6, 7, 1, "crop"))
+    assert np.array_equal(cached.load(rows, ImageSize(6, 7, 1, "crop")), want)
     assert cached[rows].uri(0) == str(tmp_path / "4.png")
     assert want[0, 0, 0, 0] == 160
 
@@ -141,24 +147,24 @@ def test_cached_images_are_not_read_again_nor_resized_twice(
 ) -> None:
     path = write_image("a.png", value=200, width=40, height=40)
     files = folder(tmp_path)
-    cached = files.cached(height=4, width=4, channels=3)
-    other_size = cached.load([0], height=20, width=20, channels=3)
-    assert np.array_equal(other_size, files.load([0], height=20, width=20, channels=3))
+    cached = files.cached(ImageSize(4, 4, 3))
+    other_size = cached.load([0], ImageSize(20, 20, 3))
+    assert np.array_equal(other_size, files.load([0], ImageSize(20, 20, 3)))
     path.unlink()
-    assert (cached.load([0], height=4, width=4, channels=3) == 200).all()
+    assert (cached.load([0], ImageSize(4, 4, 3)) == 200).all()
     with pytest.raises(ImageError, match=r"a\.png: cannot be read"):
-        cached.load([0], height=20, width=20, channels=3)  # not from the 4 x 4 ones
-    assert cached.cached(height=4, width=4, channels=3) is cached
+        cached.load([0], ImageSize(20, 20, 3))  # not from the 4 x 4 ones
+    assert cached.cached(ImageSize(4, 4, 3)) is cached
 
 
 def test_a_cache_knows_how_its_images_were_fitted() -> None:
     wide = np.random.default_rng(1).integers(0, 256, (1, 8, 24, 1), dtype=np.uint8)
     images = ImageSet(ids=np.array(["a"]), source=ArraySource.of(wide, name="wide"))
-    squashed = images.cached(height=8, width=8, channels=1, fit="squash")
-    cropped = squashed.load([0], height=8, width=8, channels=1, fit="crop")
+    squashed = images.cached(ImageSize(8, 8, 1, "squash"))
+    cropped = squashed.load([0], ImageSize(8, 8, 1, "crop"))
     assert np.array_equal(cropped[0], wide[0, :, 8:16])
-    again = squashed.cached(height=8, width=8, channels=1, fit="crop")
-    assert np.array_equal(again.load([0], height=8, width=8, channels=1, fit="crop"), cropped)
+    again = squashed.cached(ImageSize(8, 8, 1, "crop"))
+    assert np.array_equal(again.load([0], ImageSize(8, 8, 1, "crop")), cropped)
 
 
 def test_cached_drops_what_fails_only_when_decoded(
@@ -171,14 +177,14 @@ def test_cached_drops_what_fails_only_when_decoded(
     assert len(files) == 5
     assert files.skipped == ()
     with pytest.raises(ImageError, match=r"2\.jpg: cannot be decoded"):
-        files.load(np.arange(5), height=4, width=4, channels=3)
+        files.load(np.arange(5), ImageSize(4, 4, 3))
 
-    got = files.load_readable([4, 3, 0], height=4, width=4, channels=3)
+    got = files.load_readable([4, 3, 0], ImageSize(4, 4, 3))
     assert got.rows.tolist() == [4, 0]
     assert got.images.shape == (2, 4, 4, 3)
     assert [row for row, _ in got.failed] == [3]
 
-    cached = files.cached(height=4, width=4, channels=3)
+    cached = files.cached(ImageSize(4, 4, 3))
     assert cached.ids.tolist() == ["cat/1.png", "cat/2.png", "dog/1.png", "dog/3.png"]
     assert cached.labels is not None
     assert cached.labels.tolist() == ["cat", "cat", "dog", "dog"]
@@ -195,16 +201,16 @@ def test_strict_sets_do_not_skip(
     files = folder(tmp_path, strict=True)
     for limit in (2**30, 0):
         with pytest.raises(ImageError, match=r"2\.jpg: cannot be decoded"):
-            files.cached(height=4, width=4, channels=3, limit=limit, folder=tmp_path / "cache")
+            files.cached(ImageSize(4, 4, 3), limit=limit, folder=tmp_path / "cache")
     with pytest.raises(ImageError, match=r"2\.jpg"):
-        files.load_readable([0, 1], height=4, width=4, channels=3)
+        files.load_readable([0, 1], ImageSize(4, 4, 3))
 
 
 def test_arrays_of_the_right_size_are_their_own_cache() -> None:
     whole = image_set()
-    assert whole.cached(height=8, width=8, channels=3) is whole
-    smaller = whole.cached(height=4, width=4, channels=1)
+    assert whole.cached(ImageSize(8, 8, 3)) is whole
+    smaller = whole.cached(ImageSize(4, 4, 1))
     assert isinstance(smaller.source, CachedSource)
-    want = whole.load(np.arange(6), height=4, width=4, channels=1)
+    want = whole.load(np.arange(6), ImageSize(4, 4, 1))
     assert np.array_equal(smaller.source.images, want)
     assert smaller.uri(2) == "six.npz#2"

@@ -10,6 +10,7 @@ from PIL import Image, features
 
 from midspan.data.decode import decode_image
 from midspan.errors import ImageError
+from midspan.image_size import ImageSize
 
 
 def _picture() -> Image.Image:
@@ -24,7 +25,7 @@ def test_avif_is_decoded_upright() -> None:
     file, exif = BytesIO(), Image.Exif()
     exif[274] = 6  # must be turned clockwise: left becomes top
     _picture().save(file, "AVIF", quality=95, exif=exif)
-    seen = decode_image(file.getvalue(), height=40, width=20, channels=3)
+    seen = decode_image(file.getvalue(), ImageSize(40, 20, 3))
     assert seen[5, 10, 0] > 200
     assert seen[5, 10, 2] < 60
     assert seen[35, 10, 2] > 200
@@ -35,7 +36,7 @@ def test_heic_is_decoded() -> None:
     heif = pytest.importorskip("pillow_heif")
     file = BytesIO()
     heif.from_pillow(_picture()).save(file, quality=95)
-    seen = decode_image(file.getvalue(), height=20, width=40, channels=3)
+    seen = decode_image(file.getvalue(), ImageSize(20, 40, 3))
     assert seen[10, 5, 0] > 200
     assert seen[10, 5, 2] < 60
     assert seen[10, 35, 2] > 200
@@ -48,9 +49,9 @@ def test_heic_without_its_library_says_what_to_install(monkeypatch: pytest.Monke
 
     monkeypatch.setattr("midspan.data.phone_formats.importlib.import_module", missing)
     with pytest.raises(ImageError, match=r"install pillow-heif .*midspan\[heif\]"):
-        decode_image(b"\0\0\0\x18ftypheic" + bytes(40), height=8, width=8, channels=3)
+        decode_image(b"\0\0\0\x18ftypheic" + bytes(40), ImageSize(8, 8, 3))
 
 
-def test_another_ftyp_file_is_no_image() -> None:
+def test_other_ftyp_file_raises_image_error() -> None:
     with pytest.raises(ImageError, match="is not a JPEG"):
-        decode_image(b"\0\0\0\x18ftypisom" + bytes(40), height=8, width=8, channels=3)
+        decode_image(b"\0\0\0\x18ftypisom" + bytes(40), ImageSize(8, 8, 3))

@@ -7,9 +7,10 @@ import pytest
 
 from midspan.data import digits
 from midspan.errors import MissingDependency
+from midspan.image_size import ImageSize
 
 
-def test_digits() -> None:
+def test_digits_has_the_images_of_sklearn() -> None:
     images = digits()
     assert len(images) == 1797
     assert images.class_names == tuple("0123456789")
@@ -17,7 +18,7 @@ def test_digits() -> None:
     assert images.test.labels is not None
     assert np.unique(images.train.labels).tolist() == list("0123456")
     assert np.unique(images.test.labels).tolist() == list("789")
-    pixels = images.load(np.arange(len(images)), height=8, width=8, channels=1)
+    pixels = images.load(np.arange(len(images)), ImageSize(8, 8, 1))
     assert (pixels.min(), pixels.max()) == (0, 255)
 
 
@@ -25,7 +26,7 @@ def test_images_and_labels_belong_together() -> None:
     """The mean picture of a digit's first half recognises most of its second half."""
     images = digits()
     assert images.labels is not None
-    pixels = images.load(np.arange(len(images)), height=8, width=8, channels=1)
+    pixels = images.load(np.arange(len(images)), ImageSize(8, 8, 1))
     flat, half = pixels.reshape(len(images), -1).astype(float), len(images) // 2
     means = np.stack(
         [flat[:half][images.labels[:half] == str(digit)].mean(0) for digit in range(10)]

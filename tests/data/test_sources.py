@@ -10,6 +10,7 @@ import pytest
 from midspan.data import sources
 from midspan.data.decode import Channels, Pixels
 from midspan.data.sources import ArraySource, CachedSource, FileSource, ImageSource, check_files
+from midspan.image_size import ImageSize
 from tests.data.conftest import WriteImage
 
 
@@ -35,9 +36,7 @@ def test_every_source_gives_the_asked_rows(source: ImageSource) -> None:
     assert len(source) == 7
     boxes: list[tuple[int, int, Channels]] = [(5, 5, 3), (3, 4, 3), (9, 9, 1)]
     for height, width, channels in boxes:
-        got = source.load(
-            np.array([6, 1, 1, 0]), height=height, width=width, channels=channels, fit="crop"
-        )
+        got = source.load(np.array([6, 1, 1, 0]), ImageSize(height, width, channels, "crop"))
         assert got.shape == (4, height, width, channels)
         assert numbers(got) == [6, 1, 1, 0]
 
@@ -45,10 +44,10 @@ def test_every_source_gives_the_asked_rows(source: ImageSource) -> None:
 def test_every_source_takes_parts(source: ImageSource) -> None:
     part = source.take(np.array([5, 3, 1])).take(np.array([2, 0]))
     assert len(part) == 2
-    got = part.load(np.arange(2), height=5, width=5, channels=3, fit="squash")
+    got = part.load(np.arange(2), ImageSize(5, 5, 3, "squash"))
     assert numbers(got) == [1, 5]
     assert part.uri(1) == source.uri(5)
-    assert part.load(np.arange(0), height=5, width=5, channels=3, fit="squash").shape[0] == 0
+    assert part.load(np.arange(0), ImageSize(5, 5, 3, "squash")).shape[0] == 0
 
 
 def test_every_source_has_a_signature_of_its_rows(source: ImageSource) -> None:
@@ -66,7 +65,9 @@ def test_files_sign_their_size_and_time(write_image: WriteImage, tmp_path: Path)
     assert files.signature() not in (before, "")
 
 
-def test_absolute_names_stand_for_themselves(write_image: WriteImage, tmp_path: Path) -> None:
+def test_file_source_absolute_names_ignore_the_root(
+    write_image: WriteImage, tmp_path: Path
+) -> None:
     path = write_image("here/a.png")
     files = FileSource(root=tmp_path / "elsewhere", names=np.array([str(path)]))
     assert files.uri(0) == str(path)
@@ -77,14 +78,14 @@ def test_a_batch_of_files_is_decoded_by_several_threads(
 ) -> None:
     together = threading.Barrier(2, timeout=120)  # breaks unless two are in it at the same time
 
-    def decode(path: str, **_: object) -> Pixels:
+    def decode(path: str, _: ImageSize) -> Pixels:
         together.wait()
         return np.zeros((5, 5, 3), dtype=np.uint8)
 
     monkeypatch.setattr(sources, "decode_image", decode)
     monkeypatch.setattr(sources, "_threads", lambda: 2)
     files = FileSource(root=tmp_path, names=np.array(["a.png", "b.png"]))
-    assert files.load(np.arange(2), height=5, width=5, channels=3, fit="squash").shape[0] == 2
+    assert files.load(np.arange(2), ImageSize(5, 5, 3, "squash")).shape[0] == 2
 
 
 def test_check_files_reads_headers_only(

@@ -12,6 +12,7 @@ import pytest
 
 from midspan.data import folder, open_images, webdataset
 from midspan.errors import DataError, FormatError, ImageError
+from midspan.image_size import ImageSize
 from tests.data.shards import picture, write_shard
 
 
@@ -47,8 +48,8 @@ def test_the_same_as_the_images_in_a_folder(tmp_path: Path) -> None:
     assert shards.labels[order].tolist() == files.labels.tolist()
     for rows in ([11, 0, 5, 5], [3], list(range(12))):
         np.testing.assert_array_equal(
-            shards[order].load(rows, height=7, width=9, channels=3, fit="crop"),
-            files.load(rows, height=7, width=9, channels=3, fit="crop"),
+            shards[order].load(rows, ImageSize(7, 9, 3, "crop")),
+            files.load(rows, ImageSize(7, 9, 3, "crop")),
         )
 
 
@@ -76,18 +77,18 @@ def test_labels_and_columns_from_json(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"1 of 2 images have no value for 'w' .* first .*#1\.jpg"):
         webdataset(tmp_path / "a.tar", columns=("w",))
     # a list under the key is no label: both samples that are read say so
-    with pytest.raises(ImageError, match="wanted a text or a number"):
+    with pytest.raises(ImageError, match="expected a text or a number"):
         webdataset(tmp_path / "a.tar", label="deep", strict=True)
 
 
-def test_a_test_split_of_its_own(tmp_path: Path) -> None:
+def test_webdataset_test_shards_become_the_test_split(tmp_path: Path) -> None:
     write_shard(tmp_path / "test.tar", {"t.png": picture(1), "t.cls": "new"})
     images = webdataset(four_shards(tmp_path), test=str(tmp_path / "test.tar"))
     assert len(images.train) == 12
     assert images.test.ids.tolist() == ["t.png"]
 
 
-def test_without_labels(tmp_path: Path) -> None:
+def test_webdataset_without_labels_has_none(tmp_path: Path) -> None:
     images = webdataset(write_shard(tmp_path / "a.tar", {"1.png": picture(1), "1.txt": "a cat"}))
     assert images.labels is None
     assert images.uri(0) == f"{tmp_path / 'a.tar'}#1.png"
@@ -132,19 +133,19 @@ def test_cls_and_json_must_agree(tmp_path: Path) -> None:
         ({"x.png": picture(1)[:20]}, "broken header"),
         ({"x.png": picture(1), "x.json": "{"}, "JSON is not readable"),
         ({"x.png": picture(1), "x.json": "[" * 100_000}, "JSON is not readable"),
-        ({"x.png": picture(1), "x.json": "[1]"}, "JSON is a list"),
+        ({"x.png": picture(1), "x.json": "[1]"}, "expected an object, got a list"),
         ({"x.png": picture(1), "x.cls": b"\xff"}, "not text in UTF-8"),
         ({"x.png": picture(1), "x.cls": "a\nb"}, "control characters"),
         ({"x.png": picture(1), "x.cls": "a" * (2**20 + 1)}, "at most"),
         ({"x.json": "{}"}, "has no image"),
-        ({"../x.png": picture(1)}, "climbs out"),
-        ({"/etc/x.png": picture(1)}, "climbs out"),
-        ({"a/../../x.png": picture(1)}, "climbs out"),
+        ({"../x.png": picture(1)}, "leads out"),
+        ({"/etc/x.png": picture(1)}, "leads out"),
+        ({"a/../../x.png": picture(1)}, "leads out"),
         ({"x\x1b[2J.png": picture(1)}, "control characters"),
         ({"x\udcff.png": picture(1)}, "not valid UTF-8"),
     ],
 )
-def test_what_is_skipped_and_why(
+def test_webdataset_broken_samples_are_skipped_with_a_reason(
     tmp_path: Path, entries: dict[str, bytes | str], reason: str
 ) -> None:
     path = write_shard(tmp_path / "a.tar", {"good.png": picture(3), **entries})
@@ -181,8 +182,8 @@ def test_decoding_finds_what_headers_do_not_show(tmp_path: Path, truncated_jpeg:
     images = webdataset(path)
     assert len(images) == 2
     with pytest.raises(ImageError, match=r"a\.tar#2\.jpg: cannot be decoded"):
-        images.load([0, 1], height=8, width=8, channels=3)
-    got = images.load_readable([0, 1], height=8, width=8, channels=3)
+        images.load([0, 1], ImageSize(8, 8, 3))
+    got = images.load_readable([0, 1], ImageSize(8, 8, 3))
     assert got.rows.tolist() == [0]
     assert "cannot be decoded" in got.failed[0][1]
     assert webdataset(path, check="decode").ids.tolist() == ["1.png"]
@@ -214,12 +215,12 @@ def test_packed_shards_are_refused(tmp_path: Path) -> None:
         webdataset(tmp_path / "a.tar")
 
 
-def test_names_that_stand_twice(tmp_path: Path) -> None:
+def test_webdataset_duplicate_names_raise_data_error(tmp_path: Path) -> None:
     for number in range(2):
         write_shard(tmp_path / f"{number}.tar", {"1.png": picture(1)})
     with pytest.raises(DataError, match=r"1\.tar#1\.png: this name is also in .*0\.tar#1\.png"):
         webdataset(str(tmp_path / "{0,1}.tar"))
-    with pytest.raises(DataError, match="named twice"):
+    with pytest.raises(DataError, match="listed twice"):
         webdataset(str(tmp_path / "{0,0}.tar"))
     with tarfile.open(tmp_path / "2.tar", "w") as tar:
         for _ in range(2):
@@ -262,10 +263,10 @@ def test_the_index_is_kept_and_follows_the_file(tmp_path: Path, own_cache: Path)
     )
     assert "c0/new.png" in webdataset(pattern).ids
     with pytest.raises(ImageError, match="changed while it was in use"):
-        first.load([0], height=8, width=8, channels=3)
+        first.load([0], ImageSize(8, 8, 3))
     os.unlink(changed)
     with pytest.raises(ImageError, match=r"train-000\.tar#c0/00\.png: cannot be read"):
-        first.load([0], height=8, width=8, channels=3)
+        first.load([0], ImageSize(8, 8, 3))
 
 
 def test_memory_does_not_grow_with_the_shard(tmp_path: Path) -> None:
@@ -278,7 +279,7 @@ def test_memory_does_not_grow_with_the_shard(tmp_path: Path) -> None:
     try:
         images = webdataset(path)
         for start in range(0, 60, 4):
-            images.load(np.arange(start, start + 4), height=32, width=32, channels=3)
+            images.load(np.arange(start, start + 4), ImageSize(32, 32, 3))
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

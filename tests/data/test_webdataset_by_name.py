@@ -11,6 +11,7 @@ from midspan.data.webdataset import by_name
 from midspan.data.webdataset.by_name import shard_images
 from midspan.data.webdataset.index import ShardIndex
 from midspan.errors import DataError, ImageError
+from midspan.image_size import ImageSize
 from tests.data.shards import picture, write_shard
 
 
@@ -35,7 +36,7 @@ def test_each_name_gives_its_own_image(tmp_path: Path) -> None:
             assert opened is not None
             assert source.read(row) == opened.read()
             assert source.uri(row) == f"{path}#{name}"
-    got = source.load(np.arange(2), height=2, width=2, channels=1, fit="squash")
+    got = source.load(np.arange(2), ImageSize(2, 2, 1, "squash"))
     assert got[:, 0, 0, 0].tolist() == [100, 80]
 
 
@@ -54,9 +55,7 @@ def test_a_name_that_is_not_there_costs_its_own_row(tmp_path: Path) -> None:
         source.read(1, most=3)
     empty = write_shard(tmp_path / "empty.tar", {"1.cls": "a"})
     with pytest.raises(ImageError, match=r"empty\.tar#1\.png: no image of this name"):
-        shard_images(empty, ["1.png"]).load(
-            np.array([0]), height=2, width=2, channels=1, fit="squash"
-        )
+        shard_images(empty, ["1.png"]).load(np.array([0]), ImageSize(2, 2, 1, "squash"))
 
 
 def test_shards_that_cannot_be_read(tmp_path: Path) -> None:
@@ -69,7 +68,7 @@ def test_shards_that_cannot_be_read(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "twice.tar", "w") as tar:
         for _ in range(2):
             tar.addfile(tarfile.TarInfo("1.png"), io.BytesIO())
-    with pytest.raises(DataError, match="stands twice"):
+    with pytest.raises(DataError, match="expected each name once"):
         shard_images(tmp_path / "twice.tar", ["1.png"])
 
 

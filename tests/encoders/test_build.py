@@ -9,7 +9,7 @@ from midspan.encoders import Preprocessing, build_encoder
 from midspan.errors import ConfigError, EncoderError
 
 
-def test_the_defaults() -> None:
+def test_build_encoder_has_the_documented_defaults() -> None:
     encoder = build_encoder(backbone="small-resnet")
     assert encoder.name == "small-resnet"
     assert encoder.dim == 128
@@ -71,6 +71,8 @@ GREY = Preprocessing(height=32, width=32, channels=1, mean=(0.5,), std=(0.5,))
         ({"backbone": "hf"}, "a model name or a config"),
     ],
 )
-def test_mistakes_are_named(arguments: dict[str, Any], message: str) -> None:
+def test_build_encoder_mistake_is_named_in_the_error(
+    arguments: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ConfigError, match=message):
         build_encoder(**arguments)

@@ -15,6 +15,7 @@ from midspan.encoders import Encoder, build_encoder, load_encoder
 from midspan.encoders.embedding import step_size
 from midspan.encoders.heads import Linear
 from midspan.errors import ConfigError, EncoderError
+from midspan.image_size import ImageSize
 from midspan.spaces import Embeddings, FloatArray
 
 # ---- the space -----------------------------------------------------------------------------------
@@ -98,7 +99,9 @@ def test_compatibility_goes_into_the_space(encoder: Encoder) -> None:
 
 
 def test_a_head_of_another_width_is_refused(encoder: Encoder) -> None:
-    with pytest.raises(EncoderError, match="maps 99 features to 16 dims, wanted 32 to 16"):
+    with pytest.raises(
+        EncoderError, match="expected a head from 32 features to 16 dims, got 99 to 16"
+    ):
         Encoder(
             name="x",
             backbone=encoder.backbone,
@@ -162,7 +165,7 @@ def test_steps_suit_the_device_unless_they_are_given(
     assert step_size(None, device="cpu", box=replace(box, height=4000, width=4000)) == 1
 
 
-def test_the_same_twice(encoder: Encoder, images: Pixels) -> None:
+def test_embed_twice_gives_the_same_vectors(encoder: Encoder, images: Pixels) -> None:
     first = encoder.embed(images, batch_size=8, progress=False)
     again = encoder.embed(images, batch_size=8, progress=False)
     assert (first.vectors == again.vectors).all()
@@ -217,7 +220,7 @@ def test_grey_encoder_takes_colour(images: Pixels) -> None:
     assert grey.embed(images, progress=False).vectors.shape == (30, 8)
 
 
-def test_no_images_give_no_vectors(encoder: Encoder, images: Pixels) -> None:
+def test_embed_of_no_images_gives_no_vectors(encoder: Encoder, images: Pixels) -> None:
     result = encoder.embed(images[:0], progress=False)
     assert result.vectors.shape == (0, 16)
 
@@ -253,7 +256,7 @@ def test_layout_of_the_input_does_not_matter(encoder: Encoder, images: Pixels) -
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="wants a CUDA device")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_cuda_gives_the_same_vectors(encoder: Encoder, images: Pixels) -> None:
     here = encoder.embed(images, progress=False)
     there = encoder.embed(images, device="cuda", progress=False)
@@ -283,9 +286,9 @@ def test_the_item_in_the_middle_is_named(encoder: Encoder, image_set: ImageSet) 
             return torch.where(bright[:, None], torch.inf, torch.ones(len(x), 16))
 
     encoder.forward = Explodes().forward  # type: ignore[method-assign]
-    level = image_set.source.load(
-        np.arange(30), height=32, width=32, channels=3, fit="squash"
-    ).mean(axis=(1, 2, 3))
+    level = image_set.source.load(np.arange(30), ImageSize(32, 32, 3, "squash")).mean(
+        axis=(1, 2, 3)
+    )
     first = int(np.flatnonzero(level / 255 * 2 - 1 > -0.2)[0])
     assert 0 < first < 29
     with pytest.raises(EncoderError, match=f"'img{first:02d}'"):
@@ -314,7 +317,7 @@ def test_arrays_that_are_no_images(encoder: Encoder, wrong: Pixels) -> None:
 
 
 @pytest.mark.parametrize("channels", [1, 3, 4])
-def test_one_image_of_three_axes_is_one_vector(encoder: Encoder, channels: int) -> None:
+def test_embed_single_image_array_gives_one_vector(encoder: Encoder, channels: int) -> None:
     one = np.random.default_rng(0).integers(0, 256, (40, 24, channels), dtype=np.uint8)
     result = encoder.embed(one, ids=["photo"], progress=False)
     assert result.vectors.shape == (1, 16)
@@ -331,7 +334,7 @@ def test_grey_images_without_a_channel_axis(encoder: Encoder) -> None:
     np.testing.assert_allclose(one.vectors, many.vectors[2:3], atol=1e-6)
 
 
-def test_other_mistakes(encoder: Encoder, images: Pixels) -> None:
+def test_encoder_wrong_arguments_raise_encoder_error(encoder: Encoder, images: Pixels) -> None:
     with pytest.raises(EncoderError, match="batch_size 0"):
         encoder.embed(images, batch_size=0, progress=False)
     with pytest.raises(EncoderError, match="2 ids for 30 items"):

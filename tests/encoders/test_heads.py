@@ -77,6 +77,6 @@ def test_linear_bn_centres_each_dimension() -> None:
     assert LinearBN(features=3, dim=4).project.bias is None
 
 
-def test_no_head_keeps_the_features() -> None:
+def test_head_none_keeps_the_features() -> None:
     with pytest.raises(EncoderError, match="the backbone's 3 dims, not 8"):
         Pooled(features=3, dim=8)

@@ -86,7 +86,9 @@ def test_device_that_is_not_here_is_refused(encoder: Encoder, photos: Path) -> N
         encoder.embed(photos, device="bla", progress=False)
 
 
-def test_what_is_no_image_is_refused_with_what_is(encoder: Encoder, photos: Path) -> None:
+def test_images_of_other_values_raises_with_what_is_accepted(
+    encoder: Encoder, photos: Path
+) -> None:
     with pytest.raises(EncoderError, match="not a list of int, str"):
         encoder.embed(["a.png", 3], progress=False)  # type: ignore[list-item]
     with pytest.raises(DataError, match=r"gone.png: no such file \(1 of 2 are missing\)"):

@@ -7,7 +7,7 @@ from midspan.encoders import Encoder
 from midspan.encoders.layout import LAYOUTS, main, measure
 
 
-def test_it_measures_each_layout_and_restores_its_own(encoder: Encoder) -> None:
+def test_measure_layouts_restores_the_memory_format(encoder: Encoder) -> None:
     before = encoder.fingerprint()
     rates = measure(encoder, batch=2, repeats=1)
     assert tuple(rates) == LAYOUTS
@@ -17,7 +17,7 @@ def test_it_measures_each_layout_and_restores_its_own(encoder: Encoder) -> None:
     assert encoder.fingerprint() == before
 
 
-def test_it_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+def test_layout_main_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     main(["small-cnn"])
     head, row = capsys.readouterr().out.splitlines()
     assert head.split() == ["backbone", *LAYOUTS]

@@ -16,7 +16,7 @@ from midspan.errors import EncoderError, MidspanError, MissingDependency
 hub: Any = pytest.importorskip("huggingface_hub")
 
 
-def test_what_is_nowhere() -> None:
+def test_load_encoder_unknown_name_raises_encoder_error() -> None:
     with pytest.raises(
         EncoderError, match=r"no encoder at 'runs/new'.*hf:<model>.*efficientnet-li"
     ):
@@ -33,7 +33,7 @@ def test_a_folder_before_a_name(
     assert load_encoder("efficientnet-lite0").dim == 16
 
 
-def test_it_is_ready_to_embed(encoder: Encoder, tmp_path: Path) -> None:
+def test_load_encoder_is_ready_to_embed(encoder: Encoder, tmp_path: Path) -> None:
     loaded = load_encoder(encoder.save(tmp_path / "e"), device="cpu")
     assert isinstance(loaded, Encoder)
     assert not loaded.training
@@ -107,7 +107,9 @@ def test_a_push_that_fails(
         push_encoder(encoder.save(tmp_path / "e"), "shop/encoder")
 
 
-def test_without_the_hub_library(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_encoder_without_the_hub_library_raises_missing_dependency(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(MissingDependency, match=r"midspan\[hub\]"):
         load_encoder("hf-hub:shop/encoder")
@@ -125,7 +127,7 @@ def run_without_torch(code: str) -> str:
     return done.stdout
 
 
-def test_the_room_opens_without_torch() -> None:
+def test_import_encoders_works_without_torch() -> None:
     out = run_without_torch(
         """
 import midspan.encoders as e
@@ -142,7 +144,7 @@ for attempt in (lambda: e.Encoder, lambda: e.build_encoder, load):
     assert out.split() == ["OnnxEncoder", "Preprocessing", "8", *["torch", "train"] * 3]
 
 
-def test_the_front_door_is_complete() -> None:
+def test_encoders_public_names_are_importable() -> None:
     for name in midspan.encoders.__all__:
         assert getattr(midspan.encoders, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'Encodder'"):

@@ -81,7 +81,7 @@ def test_the_graph_itself_gives_unit_vectors(exported: Path, encoder: Encoder) -
 
 
 @pytest.mark.slow
-def test_no_path_of_this_machine_is_in_the_file(exported: Path) -> None:
+def test_onnx_file_holds_no_path_of_this_machine(exported: Path) -> None:
     raw = exported.read_bytes()
     assert str(Path(onnx_export.__file__).parent).encode() not in raw
     assert b"Traceback" not in raw
@@ -89,7 +89,7 @@ def test_no_path_of_this_machine_is_in_the_file(exported: Path) -> None:
 
 
 @pytest.mark.slow
-def test_it_needs_no_torch(exported: Path) -> None:
+def test_onnx_encoder_runs_without_torch(exported: Path) -> None:
     code = f"""
 import sys; sys.modules["torch"] = None
 import numpy as np
@@ -124,7 +124,7 @@ def test_a_network_that_was_changed_is_found_out(exported: Path, tmp_path: Path)
         ('{"space": {"name": "x"}, "normalise": true}', FormatError, "space is not readable"),
     ],
 )
-def test_a_broken_note(
+def test_onnx_broken_note_raises(
     exported: Path, tmp_path: Path, note: str, error: type[Exception], message: str
 ) -> None:
     model = onnx.load(exported)
@@ -168,7 +168,9 @@ def test_an_export_that_differs_is_not_written(
         _ = loaded.preprocessing
 
 
-def test_what_cannot_be_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_export_onnx_unsupported_encoder_raises(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     encoder = build_encoder(backbone="vectors", name="odd", dim=2, settings={"inputs": 3})
 
     def refuse(*arguments: Any, **more: Any) -> None:
@@ -181,7 +183,7 @@ def test_what_cannot_be_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.slow
 @pytest.mark.parametrize("head", ["gem", "linear"])
-def test_other_networks_export(head: str, tmp_path: Path, images: Pixels) -> None:
+def test_export_onnx_supports_each_network(head: str, tmp_path: Path, images: Pixels) -> None:
     if head == "gem":
         encoder = trained(backbone="small-cnn", dim=8, head="gem", settings={"width": 4})
     else:
@@ -217,7 +219,7 @@ def foreign(path: Path, *, shape: list[Any], op: str = "ReduceMean", inputs: int
 
 
 @pytest.mark.parametrize("batch", ["n", 1, 4])
-def test_a_foreign_file_with_preprocessing(tmp_path: Path, batch: Any) -> None:
+def test_onnx_foreign_file_with_preprocessing_embeds(tmp_path: Path, batch: Any) -> None:
     path = foreign(tmp_path / "means.onnx", shape=[batch, 3, 4, 6])
     images = np.random.default_rng(0).integers(1, 256, (9, 4, 6, 3), dtype=np.uint8)
     encoder = OnnxEncoder(path, preprocessing=RGB)
@@ -249,7 +251,7 @@ def test_foreign_files_that_do_not_fit(tmp_path: Path) -> None:
         OnnxEncoder(two, preprocessing=RGB)
 
 
-def test_files_that_are_none(tmp_path: Path) -> None:
+def test_onnx_missing_or_invalid_file_raises(tmp_path: Path) -> None:
     with pytest.raises(EncoderError, match="no such ONNX file"):
         load_encoder(tmp_path / "model.onnx")
     (tmp_path / "model.onnx").write_bytes(b"not at all")
@@ -258,7 +260,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_devices(exported: Path, images: Pixels) -> None:
+def test_onnx_unknown_or_other_device_raises_encoder_error(exported: Path, images: Pixels) -> None:
     with pytest.raises(EncoderError, match="no device 'tpu'"):
         OnnxEncoder(exported, device="tpu")
     loaded = OnnxEncoder(exported, device="cpu")

@@ -54,14 +54,16 @@ def test_the_images_stay_as_they_are() -> None:
 @pytest.mark.parametrize(
     "images", [np.zeros((1, 3, 5, 1), np.uint8), np.zeros((1, 3, 5, 3)), np.zeros((3, 5), np.uint8)]
 )
-def test_other_shapes_and_types_are_refused(images: np.ndarray[Any, Any]) -> None:
-    with pytest.raises(EncoderError, match=r"wanted uint8 \(B, 3, 5, 3\)"):
+def test_preprocessing_other_shapes_or_types_raise_encoder_error(
+    images: np.ndarray[Any, Any],
+) -> None:
+    with pytest.raises(EncoderError, match=r"expected images uint8 \(B, 3, 5, 3\)"):
         RGB.tensor(images)
-    with pytest.raises(EncoderError, match="wanted uint8"):
+    with pytest.raises(EncoderError, match="expected images uint8"):
         RGB.array(images)
 
 
-def test_it_survives_json() -> None:
+def test_preprocessing_json_round_trip_is_equal() -> None:
     again = Preprocessing.from_dict(RGB.to_dict(), source="here")
     assert again == RGB
     assert again.to_json() == RGB.to_json()

@@ -36,7 +36,7 @@ def pixels(count: int = 9) -> np.ndarray:
     return np.random.default_rng(0).integers(0, 256, size=(count, 16, 16, 1)).astype(np.uint8)
 
 
-def test_it_starts_at_the_spread_of_unit_vectors() -> None:
+def test_uncertainty_head_starts_at_the_spread_of_unit_vectors() -> None:
     one = encoder()
     head = UncertaintyHead.for_encoder(one)
     features = one.features(torch.randn(5, 1, 16, 16))
@@ -51,7 +51,7 @@ def test_it_starts_at_the_spread_of_unit_vectors() -> None:
     assert float(head(features).detach().min()) >= math.log(1e-6) - 1e-4
 
 
-def test_kept_beside_the_encoder(tmp_path: Path) -> None:
+def test_uncertainty_head_is_saved_next_to_the_encoder(tmp_path: Path) -> None:
     one = encoder()
     one.save(tmp_path / "encoder")
     assert find_uncertainty(one, tmp_path) is None

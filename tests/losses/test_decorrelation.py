@@ -76,7 +76,7 @@ def test_terms_are_the_equations() -> None:
     assert values["observer"] == pytest.approx(observed / (BATCH * M * M))
 
 
-def test_confusion_is_least_where_nothing_is_told() -> None:
+def test_confusion_is_least_at_probability_one_half() -> None:
     floor = M * (M - 1) * math.log(2)
     torch.manual_seed(0)
     for _ in range(20):
@@ -104,7 +104,7 @@ def test_each_side_learns_from_its_own_terms_alone() -> None:
         assert torch.count_nonzero(gradient) > 0
 
 
-def test_vectors_that_are_free_to_move_tell_their_own_variation_and_forget_the_others() -> None:
+def test_free_vectors_learn_their_variation_and_forget_the_others() -> None:
     torch.manual_seed(0)
     loss = Decorrelation(variations=2, sub_embeddings=4, dim=16, hidden=16, seed=1)
     applied = torch.randint(0, 2, (64, 2)).float()

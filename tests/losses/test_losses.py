@@ -130,7 +130,7 @@ def test_without_margin_all_cosine_losses_agree() -> None:
 
 
 @pytest.mark.parametrize("kind", [CosFace, ArcFace])
-def test_less_margin_is_less_loss(kind: type[CosFace] | type[ArcFace]) -> None:
+def test_margin_smaller_margin_gives_smaller_loss(kind: type[CosFace] | type[ArcFace]) -> None:
     vectors, labels = batch()
     values = [
         value(prepared(kind(scale=10.0, margin=margin)), vectors, labels).item()
@@ -159,7 +159,7 @@ def test_arcface_beyond_pi_minus_margin_keeps_pushing() -> None:
 
 
 @pytest.mark.parametrize("margin", [0.3, 0.5])
-def test_arcface_gradcheck(margin: float) -> None:
+def test_arcface_gradient_matches_finite_differences(margin: float) -> None:
     loss = prepared(ArcFace(scale=3.0, margin=margin))
     vectors, labels = batch()
     assert torch.autograd.gradcheck(lambda x: value(loss, x, labels), (vectors,))
@@ -190,14 +190,14 @@ def test_metric_learning_classifiers_get_their_sizes() -> None:
     assert [p.shape for p in loss.parameters()] == [(CLASSES, DIM)]
 
 
-def test_metric_learning_miner() -> None:
+def test_metric_learning_with_a_miner_is_finite() -> None:
     loss = MetricLearning(loss="TripletMarginLoss", miner="BatchHardMiner")
     loss.prepare(num_classes=CLASSES, dim=DIM)
     vectors, labels = batch()
     assert torch.isfinite(value(loss, vectors, labels))
 
 
-def test_metric_learning_mistakes_are_named() -> None:
+def test_metric_learning_wrong_name_or_setting_raises_config_error() -> None:
     with pytest.raises(ConfigError, match="no losses 'Tripplet'"):
         MetricLearning(loss="Tripplet")
     with pytest.raises(ConfigError, match="no miner"):
@@ -234,6 +234,6 @@ def test_every_loss_of_the_table(name: str) -> None:
     torch.testing.assert_close(value(copy, vectors, labels), total)
 
 
-def test_forgotten_prepare_is_our_own_mistake() -> None:
+def test_loss_without_prepare_raises_runtime_error() -> None:
     with pytest.raises(RuntimeError, match="prepare was not called"):
         CosFace().logits(torch.ones(1, 2))

@@ -115,7 +115,7 @@ def test_a_sample_is_the_softmax_of_its_classes() -> None:
     check_close(loss.drawn.rows.grad, small.rows.grad)
 
 
-def test_as_many_as_the_rate_says() -> None:
+def test_partial_fc_draws_as_many_classes_as_the_rate() -> None:
     classes, rate = 20_000, 0.1
     loss = PartialFC(NormalisedSoftmax(), rate=rate)
     loss.prepare(num_classes=classes, dim=2)
@@ -132,7 +132,7 @@ def test_as_many_as_the_rate_says() -> None:
     assert set(loss.drawn.index.tolist()) != first  # type: ignore[union-attr]
 
 
-def test_more_classes_in_the_batch_than_the_rate_allows() -> None:
+def test_partial_fc_batch_with_more_classes_than_the_rate_draws_them_all() -> None:
     loss, value, _ = in_parts("arcface", rate=0.01)
     assert loss.drawn is not None
     assert loss.drawn.index is not None
@@ -162,7 +162,7 @@ def test_rows_that_a_method_gives_are_kept() -> None:
     assert loss.drawn is not None
     assert loss.drawn.rows.grad is None
     assert torch.equal(loss.held.rows, torch.eye(4))
-    with pytest.raises(ConfigError, match="do not fit 4 classes"):
+    with pytest.raises(ConfigError, match=r"expected shape \(4, 4\), got \(5, 5\)"):
         loss.fix_rows(torch.eye(5))
 
 
@@ -180,8 +180,8 @@ def test_the_first_rows_do_not_depend_on_how_they_are_drawn(
 
 
 @pytest.mark.parametrize("name", sorted(set(LOSSES) - set(KINDS) - {"metric-learning"}))
-def test_other_losses_are_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match="is not a softmax over class rows"):
+def test_partial_fc_loss_without_softmax_raises_config_error(name: str) -> None:
+    with pytest.raises(ConfigError, match="is not a softmax over class weights"):
         PartialFC(build(LOSSES, {"name": name}, what="loss"))
 
 

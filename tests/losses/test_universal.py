@@ -104,7 +104,7 @@ def test_gradients_are_those_of_central_differences() -> None:
     assert torch.autograd.gradcheck(total, (vectors, confidence), eps=1e-6, atol=1e-8)
 
 
-def test_one_slice_with_constant_confidence_is_cosface() -> None:
+def test_universal_one_slice_with_constant_confidence_equals_cosface() -> None:
     loss, _, _, labels = drawn(slices=1)
     vectors = torch.randn(BATCH, WIDTH, dtype=torch.float64)
     scale = 6.0
@@ -152,7 +152,7 @@ def test_a_part_is_the_loss_of_its_sub_embeddings_and_touches_no_other() -> None
         loss.part(vectors, labels, slice(1, 4), confidence=confidence)
 
 
-def test_it_remembers_the_mean_confidence_for_those_who_reuse_its_rows() -> None:
+def test_universal_typical_scale_is_the_mean_confidence() -> None:
     loss, vectors, confidence, _ = drawn()
     loss.confident_logits(vectors, confidence)
     assert loss.typical_scale() == pytest.approx(float(confidence.detach().mean()))
@@ -161,7 +161,7 @@ def test_it_remembers_the_mean_confidence_for_those_who_reuse_its_rows() -> None
     assert loss.typical_scale() == pytest.approx(float(confidence.detach().mean()))
 
 
-def test_wrong_use_says_what_to_do() -> None:
+def test_universal_wrong_use_raises_config_error() -> None:
     loss, vectors, _, _ = drawn()
     with pytest.raises(ConfigError, match="confident = true"):
         loss.confident_logits(vectors, None)
@@ -169,7 +169,7 @@ def test_wrong_use_says_what_to_do() -> None:
         Universal(margin=-1.0)
 
 
-def test_other_losses_do_not_see_confidences() -> None:
+def test_other_losses_ignore_confidences() -> None:
     face = CosFace()
     face.prepare(num_classes=3, dim=4)
     vectors = torch.randn(2, 4)

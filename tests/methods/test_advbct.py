@@ -115,7 +115,9 @@ EVERYTHING = list(range(len(LABELS)))
 
 @pytest.mark.parametrize("elastic", [True, False])
 @pytest.mark.parametrize("reduction", ["mean", "batch", "sum"])
-def test_p2s_value_and_gradient(elastic: bool, reduction: Literal["mean", "batch", "sum"]) -> None:
+def test_advbct_p2s_value_and_gradient_match_the_reference(
+    elastic: bool, reduction: Literal["mean", "batch", "sum"]
+) -> None:
     old = artifacts()
     method = prepared(
         AdvBCT(
@@ -152,7 +154,7 @@ def test_p2s_gradient_of_the_boundary_only_loosens() -> None:
         assert (after > before).any()
 
 
-def test_tightening_pulls_the_boundary_in_where_nobody_is_outside() -> None:
+def test_advbct_tightening_shrinks_the_boundary_without_outside_samples() -> None:
     old = artifacts()
     method = prepared(AdvBCT(tightening=0.5), old)
     some = batch(EVERYTHING, old, spread=0.0)
@@ -211,7 +213,7 @@ def test_p2s_is_zero_exactly_inside() -> None:
             assert value == pytest.approx(max(0.0, distance - float(radii[row])), abs=1e-6)
 
 
-def test_what_it_learns_has_sgd_of_its_own_so_that_gamma_counts() -> None:
+def test_advbct_parameters_use_sgd_so_that_gamma_takes_effect() -> None:
     """One plain SGD step: −rate · gradient, so half the weight is half the step."""
     from midspan.encoders import build_encoder
     from midspan.losses import CosFace
@@ -260,7 +262,7 @@ def test_classes_without_a_radius_are_left_alone() -> None:
     assert method.terms(stranger)["p2s"].item() == 0.0
 
 
-def test_only_known_classes_are_bounded_if_that_is_wanted() -> None:
+def test_advbct_bounds_known_classes_only_when_set() -> None:
     old = artifacts()
     method = prepared(AdvBCT(classes="known"), old)
     assert method.bounded.tolist() == [True, False, True, False, False, False]
@@ -306,7 +308,7 @@ def test_reversal_is_identity_forward_and_minus_alpha_backward() -> None:
     torch.testing.assert_close(gradient, -0.25 * weights)
 
 
-def test_schedules() -> None:
+def test_advbct_schedules_match_the_formulas() -> None:
     assert gamma(0.0, schedule="falling") == 1.0
     assert gamma(1.0, schedule="falling") == 0.0
     assert gamma(0.7, schedule="constant") == 1.0
@@ -357,7 +359,7 @@ def test_the_discriminator_sees_a_shift_between_new_and_old() -> None:
     assert float(value.detach()) < 0.2  # 2·log 2 = 1.39 if nothing can be told apart
 
 
-def test_no_gradient_reaches_the_old_vectors() -> None:
+def test_advbct_old_vectors_get_no_gradient() -> None:
     old = artifacts()
     method = prepared(AdvBCT(), old)
     some = batch([0, 1, 6], old)
@@ -400,7 +402,7 @@ def test_vectors_alone_are_enough() -> None:
         torch.testing.assert_close(without[name], value)
 
 
-def test_other_label_ids_change_nothing() -> None:
+def test_advbct_relabelling_classes_keeps_the_terms() -> None:
     old = artifacts()
     some = batch(EVERYTHING, old)
     before = prepared(AdvBCT(classes="known", elastic=False), old).terms(some)

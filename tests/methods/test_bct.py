@@ -149,7 +149,7 @@ def test_vectors_alone_are_enough() -> None:
     torch.testing.assert_close(method.terms(some)["influence"], torch.stack(losses).mean())
 
 
-def test_centres_stand_for_every_class_known_or_not() -> None:
+def test_bct_centres_replace_the_weights_of_every_class() -> None:
     old = artifacts(classifier())
     some = batch([0, 1, 2, 3, 4], old)
     with_rows = prepared(BCT(weight=1.0, classifier="centres", scale=7.0), old).terms(some)[
@@ -179,7 +179,7 @@ def test_synthesised_rows_have_the_norm_of_trained_ones() -> None:
     torch.testing.assert_close(method.bias[OLD_CLASSES:], known.bias.median().expand(2))
 
 
-def test_other_label_ids_change_nothing() -> None:
+def test_bct_relabelling_classes_keeps_the_terms() -> None:
     known = classifier()
     old = artifacts(known)
     some = batch([0, 1, 2, 3, 4], old)
@@ -202,7 +202,7 @@ def test_other_label_ids_change_nothing() -> None:
     torch.testing.assert_close(before, after)
 
 
-def test_other_ids_of_the_old_classes_change_nothing() -> None:
+def test_bct_relabelling_old_classes_keeps_the_terms() -> None:
     known, turn = classifier(), torch.tensor([1, 2, 0])
     some = batch([0, 1, 2, 3, 4], artifacts(known))
     label_map = torch.where(MAP >= 0, turn[MAP.clamp_min(0)], MAP)
@@ -260,7 +260,7 @@ def test_old_classes_that_are_gone_still_compete() -> None:
     torch.testing.assert_close(fast, torch.stack(losses).mean())
 
 
-def test_distilling_wants_no_shared_class_and_is_least_at_the_old_vectors() -> None:
+def test_bct_distilled_needs_no_shared_class_and_is_least_at_the_old_vectors() -> None:
     old = artifacts(classifier(), torch.full((CLASSES,), -1))
     method = prepared(BCT(weight=1.0, classifier="distilled"), old)
     some = batch([0, 1, 2, 3], old)
@@ -293,7 +293,7 @@ def test_classes_without_images_get_no_row() -> None:
     assert method.target_of.tolist() == [0, -1, -1, 1, -1]
 
 
-def test_nothing_of_the_old_side_can_learn() -> None:
+def test_bct_old_classifier_has_no_trainable_parameters() -> None:
     old = artifacts(classifier())
     method = prepared(BCT(weight=1.0), old)
     assert list(method.parameters()) == []
@@ -308,13 +308,15 @@ def test_nothing_of_the_old_side_can_learn() -> None:
         (BCT(weight=1.0, classifier="distilled"), False, DIM, "use classifier = 'synthesised'"),
     ],
 )
-def test_what_cannot_be_done_is_said(method: BCT, known: bool, dim: int, message: str) -> None:
+def test_bct_without_an_old_classifier_raises_config_error(
+    method: BCT, known: bool, dim: int, message: str
+) -> None:
     old = artifacts(classifier() if known else None)
     with pytest.raises(ConfigError, match=message):
         method.prepare(old=old, num_classes=CLASSES, dim=dim)
 
 
-def test_more_impossible_things() -> None:
+def test_bct_wrong_settings_raise_config_error() -> None:
     with pytest.raises(ConfigError, match="needs the old encoder"):
         BCT(weight=1.0).prepare(old=None, num_classes=2, dim=2)
     with pytest.raises(ConfigError, match="raw vectors"):

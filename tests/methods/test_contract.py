@@ -72,7 +72,7 @@ def test_terms_are_finite_scalars_with_finite_gradients(name: str, rows: list[in
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_no_gradient_reaches_the_old_side(name: str) -> None:
+def test_method_old_side_gets_no_gradient(name: str) -> None:
     method, old = prepared(name)
     old.vectors.requires_grad_()
     vectors = torch.randn(8, DIM, requires_grad=True)
@@ -95,7 +95,7 @@ def test_state_survives_a_round_trip(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_capabilities_are_stated(name: str) -> None:
+def test_method_states_its_capabilities(name: str) -> None:
     method, _ = prepared(name)
     assert isinstance(method.uses_old, bool)
     assert set(method.directions) <= {"direct", "backward", "forward"}

@@ -86,7 +86,9 @@ def slow_classifier(some: Batch, rows: list[Tensor], place: dict[int, int], scal
 
 @pytest.mark.parametrize("negatives", ["both", "old"])
 @pytest.mark.parametrize("hardest", [0, 1, 3, 100])
-def test_contrastive_value_and_gradient(negatives: str, hardest: int) -> None:
+def test_hot_refresh_contrastive_value_and_gradient_match_the_reference(
+    negatives: str, hardest: int
+) -> None:
     old = old_artifacts()
     some = a_batch(ROWS, old)
     method = prepared(hot(weight=2.0, negatives=negatives, hardest=hardest), old)
@@ -98,7 +100,9 @@ def test_contrastive_value_and_gradient(negatives: str, hardest: int) -> None:
 @pytest.mark.parametrize("negatives", ["both", "old"])
 @pytest.mark.parametrize("hardest", [0, 3])
 @pytest.mark.parametrize("margin", [0.1, 0.8])
-def test_triplet_value_and_gradient(negatives: str, hardest: int, margin: float) -> None:
+def test_hot_refresh_triplet_value_and_gradient_match_the_reference(
+    negatives: str, hardest: int, margin: float
+) -> None:
     old = old_artifacts()
     some = a_batch(ROWS, old)
     method = prepared(
@@ -110,7 +114,7 @@ def test_triplet_value_and_gradient(negatives: str, hardest: int, margin: float)
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_classifier_value_and_gradient(known: bool) -> None:
+def test_hot_refresh_classifier_value_and_gradient_match_the_reference(known: bool) -> None:
     frozen = old_classifier() if known else None
     old = old_artifacts(classifier=frozen) if known else only_vectors()
     some = a_batch(ROWS, old)
@@ -222,7 +226,7 @@ def check_same(before: dict[str, Tensor], after: dict[str, Tensor]) -> None:
 
 
 @pytest.mark.parametrize("variant", ["contrastive", "triplet", "classifier"])
-def test_other_label_ids_change_nothing(variant: str) -> None:
+def test_hot_refresh_relabelling_classes_keeps_the_terms(variant: str) -> None:
     old = old_artifacts(classifier=old_classifier())
     some = a_batch(ROWS, old)
     before = prepared(hot(variant=variant), old).terms(some)
@@ -247,7 +251,7 @@ def test_vectors_alone_are_enough(variant: str) -> None:
     )
 
 
-def test_what_cannot_be_done_is_said() -> None:
+def test_hot_refresh_impossible_settings_raise_config_error() -> None:
     old = old_artifacts()
     with pytest.raises(ConfigError, match="hot-refresh needs the old encoder"):
         HotRefresh().prepare(old=None, num_classes=CLASSES, dim=DIM)

@@ -39,7 +39,7 @@ def slow(new: Tensor, old: Tensor, *, dead_zone: float) -> Tensor:
 
 
 @pytest.mark.parametrize("dead_zone", [0.0, 0.9, 1.4])
-def test_value_and_gradient(dead_zone: float) -> None:
+def test_l2_value_and_gradient_match_the_reference(dead_zone: float) -> None:
     old = old_artifacts()
     some = a_batch(ROWS, old)
     method = prepared(L2(weight=3.0, dead_zone=dead_zone), old)
@@ -51,7 +51,7 @@ def test_value_and_gradient(dead_zone: float) -> None:
 
 
 @pytest.mark.parametrize("dim", [DIM - 1, DIM + 3])
-def test_other_dims_go_through_linear_maps_in_both_directions(dim: int) -> None:
+def test_l2_other_dims_use_linear_maps_in_both_directions(dim: int) -> None:
     old = old_artifacts()
     some = a_batch(ROWS, old, dim=dim)
     method = prepared(L2(weight=2.0), old, dim=dim)
@@ -106,7 +106,7 @@ def test_equal_dims_are_compared_directly() -> None:
     assert list(method.parameters()) == []
 
 
-def test_what_cannot_be_done_is_said() -> None:
+def test_l2_impossible_settings_raise_config_error() -> None:
     with pytest.raises(ConfigError, match="l2 needs the old encoder"):
         L2().prepare(old=None, num_classes=CLASSES, dim=DIM)
     with pytest.raises(ConfigError, match=r"dead_zone >= 0, got -0\.1"):

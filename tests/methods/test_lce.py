@@ -82,7 +82,7 @@ def slow_terms(method: LCE, some: Batch, old: OldArtifacts) -> tuple[Tensor, Ten
 
 @pytest.mark.parametrize("form", ["angle", "cosine"])
 @pytest.mark.parametrize("slack", [0.0, 0.4])
-def test_direct_value_and_gradient(form: str, slack: float) -> None:
+def test_lce_direct_value_and_gradient_match_the_reference(form: str, slack: float) -> None:
     old = tight()
     method = LCE(align=2.0, boundary=3.0, boundary_form=form, slack=slack)  # type: ignore[arg-type]
     method = prepared(method, old)
@@ -184,7 +184,7 @@ def test_the_weight_of_the_released_code_converts() -> None:
     torch.testing.assert_close(ours, released, rtol=1e-6, atol=0)
 
 
-def test_more_slack_costs_less() -> None:
+def test_lce_more_slack_gives_a_smaller_term() -> None:
     old = tight()
     some = a_batch(ROWS, old)
     costs = [
@@ -236,7 +236,7 @@ def test_a_class_of_one_image_is_bound_to_its_vector() -> None:
     assert method.terms(some)["boundary"].item() == pytest.approx(wanted, abs=1e-5)
 
 
-def test_other_label_ids_and_a_lost_classifier_change_nothing() -> None:
+def test_lce_relabelling_or_missing_classifier_keeps_the_terms() -> None:
     old = tight()
     some = a_batch(ROWS, old)
     before = prepared(LCE(), old).terms(some)
@@ -258,7 +258,7 @@ def test_angles_are_exact_and_their_gradient_is_finite(theta: float) -> None:
     assert torch.isfinite(gradient).all()
 
 
-def test_what_cannot_be_done_is_said() -> None:
+def test_lce_impossible_settings_raise_config_error() -> None:
     old = old_artifacts()
     with pytest.raises(ConfigError, match="lce needs the old encoder"):
         LCE().prepare(old=None, num_classes=CLASSES, dim=DIM)
@@ -266,5 +266,5 @@ def test_what_cannot_be_done_is_said() -> None:
         LCE().prepare(old=old, num_classes=CLASSES, dim=DIM + 1)
     with pytest.raises(ConfigError, match=r"slack >= 0 \(radians\), got -1"):
         LCE(slack=-1.0)
-    with pytest.raises(ConfigError, match=r"aligns the class rows.*name = 'cosface'"):
+    with pytest.raises(ConfigError, match=r"aligns the class weights.*name = 'cosface'"):
         prepared(LCE(), old).terms(replace(a_batch(ROWS, old), class_rows=None))

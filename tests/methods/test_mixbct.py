@@ -63,7 +63,7 @@ def slow_credible(old: OldArtifacts, label: int, part: float) -> set[int]:
 
 
 @pytest.mark.parametrize("part", [0.9, 0.5, 0.05, 1.0])
-def test_only_the_closest_images_of_each_class_are_replaced(part: float) -> None:
+def test_mixbct_replaces_the_closest_images_of_each_class_only(part: float) -> None:
     old = artifacts()
     method = prepared(MixBCT(share=0.999, credible=part), old)
     credible = set().union(*(slow_credible(old, label, part) for label in range(4)))
@@ -84,7 +84,7 @@ def test_single_images_and_pairs_are_credible() -> None:
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.5])
-def test_the_share_is_kept_and_drawn_anew(share: float) -> None:
+def test_mixbct_keeps_the_share_and_draws_it_again_each_step(share: float) -> None:
     old = artifacts()
     method = prepared(MixBCT(share=share), old)
     counts = torch.zeros(len(EVERYTHING))
@@ -186,7 +186,7 @@ def test_there_is_no_term() -> None:
     assert method.fixed_rows() is None
 
 
-def test_a_batch_of_one_and_a_batch_of_nothing_credible() -> None:
+def test_mixbct_batch_of_one_or_without_credible_images_is_unchanged() -> None:
     old = artifacts()
     method = prepared(MixBCT(share=0.9, credible=0.05), old)
     vectors, seen, _ = mixed(method, old, [5])
@@ -202,7 +202,7 @@ def test_vectors_alone_are_enough() -> None:
     torch.testing.assert_close(mixed(prepared(MixBCT(), old), old, EVERYTHING)[1], with_rows)
 
 
-def test_other_label_ids_change_nothing() -> None:
+def test_mixbct_relabelling_classes_keeps_the_mixture() -> None:
     turn = torch.tensor([3, 0, 4, 1, 2])  # new name of each class
     old, renamed = artifacts(), artifacts(turn[LABELS])
     before = mixed(prepared(MixBCT(), old), old, EVERYTHING)[1]

@@ -62,7 +62,7 @@ def test_all_pairs_have_the_same_angle(count: int, dim: int) -> None:
     torch.testing.assert_close(rows.sum(0), torch.zeros(dim, dtype=torch.float64))
 
 
-def test_one_class_has_one_row() -> None:
+def test_simplex_of_one_class_has_one_vertex() -> None:
     assert simplex(1, 3, seed=0).tolist() == [[1.0, 0.0, 0.0]]
 
 
@@ -167,7 +167,7 @@ def test_vertices_can_run_out() -> None:
 
 
 @pytest.mark.parametrize("only_vectors", [False, True])
-def test_another_encoder_is_met_by_a_rotation(only_vectors: bool) -> None:
+def test_simplex_follows_another_encoder_by_a_rotation(only_vectors: bool) -> None:
     classes, dim = 5, 6
     generator = torch.Generator().manual_seed(0)
     rows = None if only_vectors else torch.randn(3, dim, generator=generator)
@@ -195,7 +195,7 @@ def test_an_old_encoder_that_is_a_simplex_already_is_met_exactly() -> None:
     torch.testing.assert_close(method.rows, spots, rtol=0, atol=1e-5)
 
 
-def test_other_label_ids_turn_the_simplex_the_same_way() -> None:
+def test_simplex_relabelling_classes_rotates_the_same_way() -> None:
     labels = torch.arange(15) % 5
     turn = torch.tensor([3, 0, 4, 1, 2])  # new name of each class
     old = old_side(classes=5, dim=8, labels=labels)
@@ -244,6 +244,6 @@ def test_the_loss_keeps_the_rows_and_the_method_adds_nothing() -> None:
     assert torch.equal(method.mix(vectors, old=None, labels=labels), vectors)
 
 
-def test_the_dims_of_the_old_encoder_are_wanted() -> None:
+def test_simplex_other_dim_than_the_old_encoder_raises_config_error() -> None:
     with pytest.raises(ConfigError, match=r"set \[encoder\] dim = 6"):
         Simplex().prepare(old=old_side(classes=4, dim=6), num_classes=4, dim=8)

@@ -40,7 +40,7 @@ def slow(module: Transformation, x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("depth", [0, 1, 3])
-def test_one_row_at_a_time(depth: int) -> None:
+def test_transformation_of_a_batch_equals_row_by_row(depth: int) -> None:
     module = stirred(depth)
     x = drawn(7, 4, seed=3).double()
     torch.testing.assert_close(module(x), torch.stack([slow(module, row) for row in x]))
@@ -90,7 +90,7 @@ def test_every_parameter_learns_within_two_steps() -> None:
         assert parameter.grad.abs().sum() > 0, name
 
 
-def test_what_cannot_be_done_is_said() -> None:
+def test_transformation_negative_depth_raises_config_error() -> None:
     with pytest.raises(ConfigError, match=r"depth >= 0.*got -1"):
         Maps(old_artifacts(), dim=DIM, depth=-1)
     old = old_artifacts()

@@ -142,7 +142,7 @@ def test_whitener_raises_no_direction_without_variance_beyond_a_limit() -> None:
     assert torch.linalg.matrix_norm(found, 2) == pytest.approx(10.0, rel=1e-4)  # (1e-2)^(-1/2)
 
 
-def test_prefix_term_tells_classes_apart_by_the_first_dims_of_the_rows() -> None:
+def test_trusted_matching_prefix_term_uses_the_first_dims_of_the_weights() -> None:
     old = old_artifacts()
     some = a_batch(ROWS, old, dim=DIM + 3)
     assert some.class_rows is not None
@@ -157,7 +157,7 @@ def test_prefix_term_tells_classes_apart_by_the_first_dims_of_the_rows() -> None
         method(old, dim=DIM + 3).terms(replace(some, class_rows=None))
 
 
-def test_repair_moves_a_wrong_vector_the_least_way_that_makes_it_right() -> None:
+def test_trusted_matching_repair_moves_a_wrong_vector_least() -> None:
     old = old_artifacts()
     trained = method(old, repair=1.0, repair_margin=0.05)
     vectors, labels = old.vectors.double(), old.labels
@@ -183,7 +183,7 @@ def test_repair_moves_a_wrong_vector_the_least_way_that_makes_it_right() -> None
     assert moved
 
 
-def test_more_dims_are_compared_by_a_prefix_and_the_rest_is_free() -> None:
+def test_trusted_matching_more_dims_are_compared_by_a_prefix() -> None:
     old = old_artifacts()
     some = a_batch(ROWS, old, dim=DIM + 3)
     terms = method(old, dim=DIM + 3).terms(some)

@@ -95,7 +95,7 @@ def slow_refined(
 
 
 @pytest.mark.parametrize("margin", [0.0, 0.3])
-def test_term_value_and_gradient(margin: float) -> None:
+def test_unibct_value_and_gradient_match_the_reference(margin: float) -> None:
     old = artifacts()
     method = prepared(UniBCT(weight=2.0, scale=6.0, margin=margin), old)
     some = batch([0, 1, 2, 3, 6, 4], old)
@@ -276,7 +276,7 @@ def test_refinements_come_at_their_time_and_once() -> None:
         assert torch.equal(states[step][1], states[step - 1][1]) == (step not in (3, 6))
 
 
-def test_a_restart_goes_on_where_it_was() -> None:
+def test_unibct_state_dict_restores_bank_and_prototypes() -> None:
     old = artifacts()
     whole = prepared(UniBCT(refine_at=(0.3, 0.6)), old)
     for step in range(5):
@@ -329,7 +329,7 @@ def test_old_rows_and_label_map_are_not_needed() -> None:
     )
 
 
-def test_other_label_ids_change_nothing() -> None:
+def test_unibct_relabelling_classes_keeps_the_terms() -> None:
     turn = torch.tensor([3, 0, 4, 1, 2, 5])  # new name of each class
     old, renamed = artifacts(), artifacts(turn[LABELS])
     first, second = prepared(UniBCT(), old), prepared(UniBCT(), renamed)
@@ -340,7 +340,7 @@ def test_other_label_ids_change_nothing() -> None:
         torch.testing.assert_close(after, before)
 
 
-def test_nothing_is_learnt_and_no_bank_without_refinement() -> None:
+def test_unibct_without_refinement_has_no_bank() -> None:
     method = prepared(UniBCT(refine_at=()), artifacts())
     assert list(method.parameters()) == []
     assert method.bank.numel() == method.seen.numel() == 0

@@ -48,7 +48,7 @@ def test_p_scores_are_averaged_over_data_sets() -> None:
     assert over_data(entries, "p_1") == pytest.approx(expected)
 
 
-def test_the_best_method_stands_first_and_the_upper_bound_is_none() -> None:
+def test_bench_page_best_method_is_first_and_upper_bound_is_not_ranked() -> None:
     entries = summarise([row(name) for name in SCORES])
     order = ranked(entries)
     assert set(order) == {"bct", "lce", "l2"}
@@ -86,7 +86,7 @@ def test_the_page_marks_the_criterion_with_more_than_colour(tmp_path: Path) -> N
     assert len(walk.all("svg")) == 2
 
 
-def test_what_does_not_hold_is_said_case_by_case(tmp_path: Path) -> None:
+def test_bench_checks_list_each_exception(tmp_path: Path) -> None:
     rows = [row(name) for name in SCORES]
     rows += [row("advbct"), row("advbct: p2s", group="ablation", p_1=0.99)]
     found = {check.text: check for check in checks(summarise(rows), [])}
@@ -145,7 +145,7 @@ def test_tables_for_programs(tmp_path: Path) -> None:
     assert summary["bct"]["seeds"] == summary["bct"]["meets_criterion"] == "2"
 
 
-def test_several_data_sets_stand_side_by_side(tmp_path: Path) -> None:
+def test_bench_page_shows_several_data_sets_side_by_side(tmp_path: Path) -> None:
     first = document([row("independent"), row("bct")])
     second = document([row("independent", data="signs"), row("bct", data="signs")])
     walk = page_of(tmp_path, first, second)

@@ -42,7 +42,7 @@ def test_the_ends_of_the_curve_and_the_matrix_are_the_scores() -> None:
 
 
 @pytest.mark.parametrize("metric", ["cosine", "l2", "dot"])
-def test_roc_equals_pairs_counted_by_hand(metric: str) -> None:
+def test_evidence_roc_equals_counted_pairs(metric: str) -> None:
     old = cloud(0, noise=1.0, name="old", metric=metric)
     new = cloud(1, noise=0.5, name="new", metric=metric)
     roc = evidence(compare(old=old, new=new), new=new).rocs["cross"]
@@ -66,7 +66,7 @@ def test_roc_equals_pairs_counted_by_hand(metric: str) -> None:
     assert np.mean([s > threshold - near for s in genuine]) >= roc.tar[middle] - 1e-9
 
 
-def test_other_dims_have_no_matrix_and_no_plain_curve() -> None:
+def test_evidence_other_dims_have_no_matrix_and_no_curve() -> None:
     class Pad:
         source = Space("old", 8)
         target = Space("new", 10)

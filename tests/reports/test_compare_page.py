@@ -57,7 +57,7 @@ def table_cells(walk: Walk) -> list[str]:
     return [cell.strip() for cell in walk.by_tag["td"]]
 
 
-def test_every_number_stands_on_the_page(tmp_path: Path) -> None:
+def test_compare_page_shows_every_number(tmp_path: Path) -> None:
     result = comparison()
     cells = table_cells(page_of(result, tmp_path))
     for name in ("old_self", "cross", "new_self", "upper_self", "perf_gain", "p_up", "p_1"):
@@ -81,7 +81,7 @@ def test_a_gain_that_is_not_defined_is_a_dash(tmp_path: Path) -> None:
     assert "–" in table_cells(page_of(result, tmp_path))
 
 
-def test_the_verdict(tmp_path: Path) -> None:
+def test_compare_verdict_states_whether_the_criterion_is_met(tmp_path: Path) -> None:
     good, bad = comparison(), comparison(worse=True)
     assert good.compatible
     assert not bad.compatible
@@ -162,7 +162,7 @@ def test_items_left_out_of_the_comparison_are_left_out_of_the_rows(tmp_path: Pat
     assert shown
 
 
-def test_without_images_the_ids_stand_in(tmp_path: Path) -> None:
+def test_compare_page_without_images_shows_the_ids(tmp_path: Path) -> None:
     result = comparison(worse=True)
     walk = page_of(result, tmp_path)
     assert not walk.all("img")
@@ -181,7 +181,7 @@ def test_of_a_long_id_the_end_is_shown(tmp_path: Path) -> None:
     assert f"…ames/photo-{negative_flips(result)[0]:04d}.jpg" in walk.by_tag["span"]
 
 
-def test_without_a_single_flip(tmp_path: Path) -> None:
+def test_compare_page_without_flips_says_so(tmp_path: Path) -> None:
     old = items("v1", noise=0.1, seed=1)
     walk = page_of(compare(old=old, new=old, bootstrap=50), tmp_path)
     assert "None loses its first hit: there is no negative flip." in walk.text
@@ -234,7 +234,7 @@ def test_parts_that_are_not_given_are_not_mentioned(tmp_path: Path) -> None:
         assert heading not in walk.text
 
 
-def test_hostile_names(tmp_path: Path) -> None:
+def test_compare_page_escapes_hostile_names(tmp_path: Path) -> None:
     evil = "</style><script>alert(1)</script>"
     labels = np.repeat([evil, "ф & $x", "漢字"], 6)
     old = items(evil, noise=0.2, seed=1, labels=labels)
@@ -264,7 +264,7 @@ def test_a_bridge_is_named(tmp_path: Path) -> None:
     assert "New queries are mapped into the old space by a bridge." in walk.text
 
 
-def test_same_comparison_same_page(tmp_path: Path) -> None:
+def test_compare_page_is_deterministic(tmp_path: Path) -> None:
     result = comparison(worse=True)
     first, second = (
         compare_page(result, tmp_path / name, images=pictures()).read_bytes() for name in "ab"

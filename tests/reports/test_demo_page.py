@@ -70,7 +70,7 @@ def test_an_independent_encoder_that_works_is_not_called_noise() -> None:
     assert "noise" not in verdict.sentence
 
 
-def test_result_rows(tmp_path: Path) -> None:
+def test_demo_page_marks_results_as_right_or_wrong(tmp_path: Path) -> None:
     result = demo_result()
     walk = page_of(result, tmp_path, rows=4, top=5)
     assert len(walk.having("class", "query-row")) == 4
@@ -111,12 +111,12 @@ def test_names_from_outside_are_only_text(tmp_path: Path) -> None:
     assert all((image["src"] or "").startswith("data:image/png") for image in walk.all("img"))
 
 
-def test_same_result_same_page(tmp_path: Path) -> None:
+def test_demo_page_is_deterministic(tmp_path: Path) -> None:
     pages = [demo_page(demo_result(), tmp_path / f"{n}.html").read_bytes() for n in (0, 1)]
     assert pages[0] == pages[1]
 
 
-def test_another_seed_draws_other_queries(tmp_path: Path) -> None:
+def test_demo_page_other_seed_shows_other_queries(tmp_path: Path) -> None:
     drawn = [
         [
             row["title"]
@@ -136,13 +136,13 @@ def test_photographs_stay_under_two_megabytes(tmp_path: Path) -> None:
     assert path.stat().st_size < 2_000_000
 
 
-def test_one_class(tmp_path: Path) -> None:
+def test_demo_page_of_a_single_class_is_written(tmp_path: Path) -> None:
     walk = page_of(demo_result(labels=np.repeat("only", 6)), tmp_path)
     assert "1 of 1 test classes" in walk.text
     assert not walk.having("class", "wrong")
 
 
-def test_one_image_a_class(tmp_path: Path) -> None:
+def test_demo_page_of_one_image_per_class_is_written(tmp_path: Path) -> None:
     walk = page_of(demo_result(labels=np.arange(6)), tmp_path)
     assert "there is nothing to find" in walk.text
 
@@ -159,7 +159,7 @@ def test_scores_that_do_not_exist(tmp_path: Path) -> None:
 
 
 def test_incomplete_results_are_refused() -> None:
-    with pytest.raises(EvaluationError, match="wants the scores random_cross"):
+    with pytest.raises(EvaluationError, match="requires the scores random_cross"):
         demo_result(scores={k: v for k, v in SCORES.items() if k != "random_cross"})
 
 
@@ -169,7 +169,7 @@ def test_items_in_another_order_are_refused() -> None:
         dataclasses.replace(result, new=result.new[::-1])
 
 
-def test_another_dim_is_refused() -> None:
+def test_demo_result_other_dim_raises_evaluation_error() -> None:
     result = demo_result()
     labels = result.old.columns["labels"]
     wide = embeddings("wide", vectors(labels, dim=20), labels)

@@ -35,8 +35,8 @@ def test_the_page_says_verdict_and_numbers(tmp_path: Path, verdict: str) -> None
     path = gate_page(document(verdict), tmp_path / "gate.html", command="midspan gate …")
     text = path.read_text(encoding="utf-8")
     check_page(text)
-    for wanted in (f"{verdict}:", "1,234", "3.1 %", "97.2 %", "at most 1.0 %", "midspan gate …"):
-        assert wanted in text
+    for expected in (f"{verdict}:", "1,234", "3.1 %", "97.2 %", "at most 1.0 %", "midspan gate …"):
+        assert expected in text
 
 
 def test_groups_and_worst_queries_are_only_text(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from midspan.errors import DataError, ImageError
+from midspan.image_size import ImageSize
 from midspan.reports.images import SIDE, ImageArray, check_images, data_uri, image_reader
 from midspan.spaces import Embeddings, IntArray, Space, StrArray
 
@@ -50,7 +51,9 @@ def test_check_images_gives_grey_ones_a_channel() -> None:
         ((3, 5, 6, 1), np.uint8, "3 images for 2 items"),
     ],
 )
-def test_bad_images(shape: tuple[int, ...], dtype: type, message: str) -> None:
+def test_check_images_wrong_arrays_raise_data_error(
+    shape: tuple[int, ...], dtype: type, message: str
+) -> None:
     with pytest.raises(DataError, match=message):
         check_images(np.zeros(shape, dtype=dtype), count=2)
 
@@ -63,16 +66,12 @@ class Folder:
     def load(
         self,
         rows: IntArray | Sequence[int],
-        *,
-        height: int,
-        width: int,
-        channels: int,
-        fit: str,
+        size: ImageSize,
     ) -> ImageArray:
         (row,) = rows
         if row == 1:
             raise ImageError("broken: not an image")
-        return np.full((1, height, width, channels), row, dtype=np.uint8)
+        return np.full((1, *size.shape), row, dtype=np.uint8)
 
 
 def items(*ids: str) -> Embeddings:

@@ -71,7 +71,7 @@ def test_without_confidences_and_damage_it_is_about_learners_alone(tmp_path: Pat
     assert not any("damage" in title for title in walk.by_tag["h2"])
 
 
-def test_one_slice_has_no_specialities(tmp_path: Path) -> None:
+def test_learners_page_single_slice_has_no_special_queries(tmp_path: Path) -> None:
     path = learners_page(items(noise=0.5, judged=False), tmp_path / "p.html", count=1)
     walk = check_page(path.read_text(encoding="utf-8"))
     assert "h3" not in walk.by_tag

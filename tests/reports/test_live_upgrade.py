@@ -41,14 +41,14 @@ def test_plain_scores_are_not_said_to_be_calibrated(tmp_path: Path) -> None:
     assert "brought to one scale" not in page_of(tmp_path, mixing="plain").text
 
 
-def test_tiles() -> None:
+def test_upgrade_tiles_show_searches_and_rollback() -> None:
     searches, answer, back = upgrade_tiles(live_upgrade())
     assert (searches.value, searches.note) == ("4,321", "✓ 0 failed")
     assert (answer.value, answer.note) == ("4.2 ms", "half are faster; 99 of 100 within 57 ms")
     assert (back.value, back.note) == ("12 ms", "✓ 200 of 200 answers as before the start")
 
 
-def test_what_failed_is_said() -> None:
+def test_upgrade_tiles_show_failed_searches() -> None:
     searches, _, back = upgrade_tiles(live_upgrade(failed=3, same=198))
     assert searches.note == "✗ 3 failed"
     assert back.note == "✗ 198 of 200 answers as before the start"
@@ -66,13 +66,13 @@ def test_the_plot_has_all_points() -> None:
     assert "from 0.712 to 0.835" in plot
 
 
-def test_a_curve_wants_as_many_values_as_fractions() -> None:
-    with pytest.raises(EvaluationError, match="2 values at 3 fractions"):
+def test_live_upgrade_unequal_values_and_fractions_raise() -> None:
+    with pytest.raises(EvaluationError, match="got 2 and 3"):
         live_upgrade(values=(0.1, 0.2))
 
 
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0.0042, "4.2 ms"), (0.25, "250 ms"), (1.5, "1.5 s")]
 )
-def test_times(seconds: float, text: str) -> None:
+def test_milliseconds_formats_short_times(seconds: float, text: str) -> None:
     assert milliseconds(seconds) == text

@@ -45,7 +45,7 @@ def dots_plot() -> str:
     )
 
 
-def test_score_dots() -> None:
+def test_score_dots_positions_are_the_values() -> None:
     root = parse(dots_plot())
     ((old_x, _),) = markers(group(root, "scores-dot-0"))
     ((new_x, _),) = markers(group(root, "scores-dot-1"))
@@ -122,7 +122,7 @@ def test_roc_plot_on_a_log_axis() -> None:
         assert "nan" not in path.attrib["d"].lower()
 
 
-def test_roc_without_a_single_error() -> None:
+def test_roc_plot_without_errors_is_drawn() -> None:
     perfect = roc(np.array([2.0, 3.0]), np.array([0.0, 1.0]))
     root = parse(roc_plot({"perfect": perfect}, title="ROC"))
     assert group(root, "roc-line-0") is not None
@@ -140,7 +140,7 @@ def lines() -> str:
     )
 
 
-def test_line_plot() -> None:
+def test_line_plot_positions_follow_the_values() -> None:
     root = parse(lines())
     assert {"random", "by $doubt", "refreshed", "mAP", "old self 0.450"} <= set(texts(root))
     first, second = (markers(group(root, f"curve-line-{n}")) for n in (0, 1))
@@ -161,7 +161,7 @@ def curve(metric: str = "map") -> Curve:
     )
 
 
-def test_curve_plot() -> None:
+def test_curve_plot_positions_follow_the_values() -> None:
     root = parse(curve_plot({"random": curve()}, title="backfill", reference=("old self", 0.55)))
     assert {"mAP", "part of the gallery with new vectors", "old self 0.550"} <= set(texts(root))
     places = markers(group(root, "curve-line-0"))
@@ -176,7 +176,7 @@ def test_curves_of_two_metrics_are_refused() -> None:
         curve_plot({"a": curve(), "b": curve("recall@1")}, title="t")
 
 
-def test_one_line_has_no_legend() -> None:
+def test_line_plot_of_one_line_has_no_legend() -> None:
     plot = line_plot({"only": ([0, 1], [0, 1])}, x_name="x", y_name="y", title="t", name="n")
     assert "only" not in texts(parse(plot))
 
@@ -196,7 +196,7 @@ def test_matrix_shows_every_number_and_judges_below_the_diagonal() -> None:
     assert len(cells) == 8  # one was not measured
 
 
-def test_matrix_wants_a_name_for_each_encoder() -> None:
+def test_matrix_plot_without_a_name_for_each_encoder_raises() -> None:
     with pytest.raises(ValueError, match=r"shape \(2, 3\) for 2 encoders"):
         matrix_plot(np.zeros((2, 3)), ["a", "b"], title="t")
 

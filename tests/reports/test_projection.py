@@ -96,7 +96,7 @@ def test_same_seed_same_picture() -> None:
     assert rows(0) != rows(1)
 
 
-def test_other_dim_is_refused() -> None:
+def test_project_other_dim_raises_evaluation_error() -> None:
     old, labels = blobs(3, 4)
     with pytest.raises(EvaluationError, match=r"wide vectors have shape \(12, 8\)"):
         project(old, {"wide": old[:, :8]}, labels)

@@ -28,7 +28,7 @@ def test_the_own_item_may_be_far_down() -> None:
     assert found.tolist() == [0, 1]
 
 
-def test_top_beyond_the_gallery() -> None:
+def test_first_results_top_beyond_the_gallery_returns_all() -> None:
     gallery = np.eye(3, dtype=np.float32)
     (found,) = first_results(gallery[:1], gallery, own=np.array([0]), top=10, metric="cosine")
     assert sorted(found.tolist()) == [1, 2]
@@ -69,7 +69,7 @@ def test_queries_are_not_drawn_in_the_order_of_classes() -> None:
 def test_results_are_judged_by_label() -> None:
     labels = np.array(["x", "y", "x", "z"])
     album = Album(embeddings("old", vectors(labels), labels), None)
-    strip = album.results("old", tone="old", query=0, found=[2, 1, 3])
+    strip = album.results("old", tone="old", query=0, ranked=[2, 1, 3])
     assert [(hit.rank, hit.right, hit.picture.label) for hit in strip.hits] == [
         (1, True, "x"),
         (2, False, "y"),
@@ -96,7 +96,7 @@ def test_classes_are_called_by_name() -> None:
     assert Album(named, None).picture(1).label == "rose"
 
 
-def test_without_labels() -> None:
+def test_labels_of_items_without_labels_raises() -> None:
     bare = Embeddings(ids=np.array(["a"]), vectors=np.ones((1, 2), np.float32), space=Space("s", 2))
     with pytest.raises(EvaluationError, match="no labels"):
         labels_of(bare)

@@ -13,7 +13,7 @@ def draw(text: str = "title", *, name: str = "plot") -> str:
         return to_svg(figure, name=name, title=text)
 
 
-def test_stands_alone_and_takes_the_colours_of_the_page() -> None:
+def test_svg_is_complete_and_uses_the_colours_of_the_page() -> None:
     plot = draw()
     root = ElementTree.fromstring(plot)
     assert root.tag == "{http://www.w3.org/2000/svg}svg"
@@ -36,7 +36,7 @@ def test_same_input_same_bytes() -> None:
     assert draw() == draw()
 
 
-def test_ids_of_two_plots_do_not_meet() -> None:
+def test_svg_ids_of_two_plots_are_distinct() -> None:
     first, second = (set(re.findall(r' id="([^"]+)"', draw(name=name))) for name in ("one", "two"))
     assert first
     assert not first & second
@@ -63,7 +63,7 @@ def test_hostile_and_foreign_text_stays_text() -> None:
     assert root.attrib["aria-labelledby"] == title.attrib["id"]
 
 
-def test_label() -> None:
+def test_label_is_one_short_line() -> None:
     assert label("a\n b\x00\tc") == "a b c"
     assert label("x" * 50, longest=10) == "x" * 9 + "…"
     assert label(17) == "17"

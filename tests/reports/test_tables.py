@@ -67,7 +67,7 @@ def test_csv_columns_may_be_chosen() -> None:
     assert csv_text([], columns=["a"]) == "a\n"
 
 
-def test_write_csv(tmp_path: Path) -> None:
+def test_write_csv_writes_header_and_rows(tmp_path: Path) -> None:
     path = write_csv([{"klasse": "Ω"}], tmp_path / "deep" / "rows.csv")
     assert path.read_bytes() == "klasse\nΩ\n".encode()
     assert [each.name for each in path.parent.iterdir()] == ["rows.csv"]  # no part file left
@@ -91,6 +91,6 @@ def test_html_table_is_accessible_and_escaped() -> None:
     assert walk.all("td")[0]["class"] == "good"
 
 
-def test_html_table_wants_full_rows() -> None:
+def test_html_table_incomplete_row_raises() -> None:
     with pytest.raises(ValueError, match="1 cells for 2 columns"):
         html_table(["a", "b"], [["only"]], caption="c")

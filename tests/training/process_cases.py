@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from midspan.config import build
 from midspan.encoders import Encoder, build_encoder
 from midspan.errors import Interrupted
+from midspan.image_size import ImageSize
 from midspan.losses import LOSSES, RecognitionLoss
 from midspan.losses.gather import gather_rows
 from midspan.losses.partial_fc import PartialFC
@@ -103,9 +104,7 @@ def on_vectors(
 def on_images() -> TrainingTask:
     """URL's loss on varied images: confidences, variations and batch norm over pixels."""
     pictures = striped(IMAGES)
-    pixels = torch.from_numpy(
-        pictures.load(np.arange(IMAGES), height=12, width=12, channels=1)
-    ).float()
+    pixels = torch.from_numpy(pictures.load(np.arange(IMAGES), ImageSize(12, 12, 1))).float()
     encoder: Encoder = build_encoder(
         backbone="small-cnn",
         dim=DIM,
@@ -137,7 +136,7 @@ def convolutional(dtype: torch.dtype) -> Case:
     """A small CNN for two epochs, at the rate of five with most drift in float32."""
 
     def case(processes: Processes, folder: Path) -> Mapping[str, Tensor]:
-        pictures = striped(IMAGES).load(np.arange(IMAGES), height=12, width=12, channels=1)
+        pictures = striped(IMAGES).load(np.arange(IMAGES), ImageSize(12, 12, 1))
         pixels = torch.from_numpy(pictures).permute(0, 3, 1, 2).to(dtype) / 127.5 - 1
         encoder: Encoder = build_encoder(
             backbone="small-cnn", dim=DIM, size=12, channels=1, seed=0

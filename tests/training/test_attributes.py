@@ -32,7 +32,7 @@ def striped(count: int, *, seed: int = 0) -> ImageSet:
     )
 
 
-def test_it_learns_the_columns_and_mines_other_images(tmp_path: Path) -> None:
+def test_attribute_network_learns_columns_and_mines_other_images(tmp_path: Path) -> None:
     net = fit_attributes(
         striped(160),
         columns=["upright", "bright"],
@@ -62,7 +62,7 @@ def test_four_layers_with_the_supplements_kernels() -> None:
     assert shapes == [(64, 3, 3, 3), (128, 64, 3, 3), (256, 128, 3, 3), (512, 256, 3, 3)]
 
 
-def test_what_cannot_be_learnt_is_told(tmp_path: Path) -> None:
+def test_fit_attributes_unusable_column_raises_data_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no column 'smiling'; their columns: bright"):
         fit_attributes(striped(4), columns=["smiling"], size=16, channels=1)
     with pytest.raises(DataError, match="other values than 0 and 1"):

@@ -72,7 +72,7 @@ def test_light_is_affine_in_the_values() -> None:
         torch.testing.assert_close(y, slope * (x - x.mean()) + y.mean(), rtol=1e-4, atol=1e-4)
 
 
-def test_unknown_augmentation() -> None:
+def test_chain_unknown_augmentation_raises_config_error() -> None:
     with pytest.raises(ConfigError, match="did you mean 'affine'"):
         chain(["afine"])
 

@@ -86,7 +86,7 @@ def test_names_on_one_side_and_numbers_on_the_other_are_said(tmp_path: Path) -> 
         train(new, out=tmp_path / "new", progress=False)
 
 
-def test_numbers_of_an_earlier_version_are_said_beside_an_old_classifier(tmp_path: Path) -> None:
+def test_numbered_labels_with_an_old_classifier_warn(tmp_path: Path) -> None:
     old_data = features(tmp_path / "old.npz", ["0", "1"])
     train(config(old_data), out=tmp_path / "old", progress=False)
     stored = Embeddings.load(features(tmp_path / "new.npz", ["1", "2"]))

@@ -1,4 +1,4 @@
-"""Single class rows against torch's own optimisers, with a parameter for every row."""
+"""Single class weights against torch's own optimisers, with a parameter for every row."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def own_optimiser(parameters: list[nn.Parameter], kind: Kind) -> torch.optim.Opt
 
 @pytest.mark.parametrize("kind", ["adamw", "sgd"])
 @pytest.mark.parametrize("rate", [0.3, 1.0])
-def test_every_row_is_a_parameter_of_its_own(kind: Kind, rate: float) -> None:
+def test_class_weights_are_updated_as_separate_parameters(kind: Kind, rate: float) -> None:
     """Whose gradient is None when it is not drawn; twelve steps of a softmax with bias."""
     loss = prepared(Softmax(bias=True), rate=rate)
     held = loss.held

@@ -108,7 +108,7 @@ def test_two_processes_do_what_one_does(folder: Path, name: str) -> None:
 
 
 @pytest.mark.slow
-def test_what_two_processes_differ_by_on_images_is_rounding(folder: Path) -> None:
+def test_two_processes_on_images_differ_from_one_by_rounding_only(folder: Path) -> None:
     """Float64 has 29 more bits than float32: were it anything else, it would stay."""
     drift: dict[str, float] = {}
     for name in ("images", "images float64"):
@@ -122,7 +122,7 @@ def test_what_two_processes_differ_by_on_images_is_rounding(folder: Path) -> Non
 
 
 @pytest.mark.slow
-def test_one_process_goes_on_where_two_have_stopped(folder: Path) -> None:
+def test_one_process_continues_the_run_of_two(folder: Path) -> None:
     checkpoint = folder / "by-many.safetensors"
     whole = cases.CASES["unibct"](SINGLE_PROCESS, folder)
     before = load_file(checkpoint)
@@ -138,7 +138,7 @@ def test_one_process_goes_on_where_two_have_stopped(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_one_process_takes_over_the_class_rows_of_two(folder: Path) -> None:
+def test_one_process_loads_the_class_weights_of_two(folder: Path) -> None:
     """As good as never stopped: rows and optimiser state of both, and the draws of the steps."""
     checkpoint = folder / "parts-by-many.safetensors"
     parts = sorted(path.name for path in rows_folder(checkpoint).iterdir())
@@ -162,7 +162,7 @@ def test_shares_cover_the_batch(total: int, world: int) -> None:
     assert max(sizes) - min(sizes) <= 1
 
 
-def test_one_process_alone_starts_nothing() -> None:
+def test_single_process_creates_no_process_group() -> None:
     with join_processes("cpu") as (processes, device):
         assert (processes, device.type) == (SINGLE_PROCESS, "cpu")
         assert not torch.distributed.is_initialized()

@@ -62,7 +62,7 @@ def weights(run: Path) -> dict[str, torch.Tensor]:
     return encoder.state_dict()
 
 
-def test_only_the_head_of_a_frozen_encoder_learns(old_run: Path, frozen_run: Path) -> None:
+def test_frozen_encoder_trains_the_head_only(old_run: Path, frozen_run: Path) -> None:
     before, after = weights(old_run), weights(frozen_run)
     for name, tensor in before.items():
         same = torch.equal(tensor, after[name])
@@ -165,7 +165,7 @@ def test_a_rectangular_input_is_trained_and_saved(tmp_path: Path) -> None:
     assert (shape.height, shape.width) == (16, 8)
 
 
-def test_a_backbone_has_a_learning_rate_of_its_own() -> None:
+def test_backbone_lr_applies_to_the_backbone_only() -> None:
     from midspan.losses import CosFace
     from midspan.methods import Independent
     from midspan.training.optimisers import make_optimiser

@@ -172,11 +172,11 @@ def test_a_loss_over_a_clusters_own_classes_is_that_of_a_smaller_classifier() ->
     torch.testing.assert_close(result, expected)
     (gradient,) = torch.autograd.grad(result, loss.class_rows())
     assert gradient[[0, 2, 5]].abs().sum() == 0
-    with pytest.raises(ConfigError, match="cross-entropy over class rows"):
+    with pytest.raises(ConfigError, match="cross-entropy over class weights"):
         ProxyAnchor.for_classes(6, dim=8).part(vectors, labels, dims, classes=classes)
 
 
-def test_one_learner_is_plain_training() -> None:
+def test_single_learner_equals_plain_training() -> None:
     plain, divided = task(), task()
     for what, settings in ((plain, SETTINGS), (divided, replace(SETTINGS, learners=1))):
         fit(what, settings=settings, seed=5, device=CPU, show_progress=False)
@@ -184,7 +184,7 @@ def test_one_learner_is_plain_training() -> None:
         assert torch.equal(value, divided.encoder.state_dict()[name])
 
 
-def test_learners_learn() -> None:
+def test_learners_improve_recall() -> None:
     lines: list[Mapping[str, float]] = []
     what = task()
     fit(what, settings=DIVIDED, seed=5, device=CPU, on_epoch=lines.append, show_progress=False)
@@ -193,7 +193,9 @@ def test_learners_learn() -> None:
 
 
 @pytest.mark.parametrize("stop_at", [9, 16])  # in the first epoch, and after a second clustering
-def test_a_stopped_run_goes_on_to_the_same_weights(tmp_path: Path, stop_at: int) -> None:
+def test_stopped_run_with_learners_continues_to_the_same_weights(
+    tmp_path: Path, stop_at: int
+) -> None:
     whole = task()
     fit(whole, settings=DIVIDED, seed=5, device=CPU, show_progress=False)
     checkpoint = tmp_path / "checkpoint.safetensors"

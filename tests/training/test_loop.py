@@ -72,7 +72,7 @@ def weights(encoder: Encoder) -> dict[str, Tensor]:
     return {name: value.clone() for name, value in encoder.state_dict().items()}
 
 
-def test_it_learns() -> None:
+def test_fit_reduces_the_loss() -> None:
     lines = run(task())
     assert [line["epoch"] for line in lines] == [1, 2, 3]
     assert lines[-1]["recognition"] < 0.5 * lines[0]["recognition"]
@@ -88,9 +88,7 @@ def test_the_same_seed_gives_the_same_weights() -> None:
 
 
 @pytest.mark.parametrize("stop_at", [1, 4, 5, 13])
-def test_ctrl_c_saves_and_the_same_command_goes_on_to_the_same_weights(
-    tmp_path: Path, stop_at: int
-) -> None:
+def test_interrupted_fit_continues_to_the_same_weights(tmp_path: Path, stop_at: int) -> None:
     whole = task()
     expected = run(whole)
     checkpoint = tmp_path / "checkpoint.safetensors"
@@ -128,7 +126,7 @@ def test_broken_and_foreign_checkpoints(tmp_path: Path) -> None:
         run(other, checkpoint=checkpoint)
 
 
-def test_warm_up_then_cosine_to_zero() -> None:
+def test_learning_rate_warms_up_then_falls_to_zero() -> None:
     settings = TrainSettings(epochs=4, warmup_epochs=1.0, lr=2.0)
     rates = [learning_rate(settings, step=step, steps_per_epoch=5) for step in range(20)]
     assert rates[:5] == pytest.approx([0.4, 0.8, 1.2, 1.6, 2.0])
@@ -136,7 +134,7 @@ def test_warm_up_then_cosine_to_zero() -> None:
     assert rates[5:] == pytest.approx(expected)
 
 
-def test_no_weight_decay_for_norms_and_biases() -> None:
+def test_optimiser_norms_and_biases_have_no_weight_decay() -> None:
     optimiser = make_optimiser(task().encoder, TrainSettings(weight_decay=0.1))
     decayed = {
         id(p): group["weight_decay"] for group in optimiser.param_groups for p in group["params"]
@@ -149,7 +147,7 @@ def test_no_weight_decay_for_norms_and_biases() -> None:
 
 
 @pytest.mark.parametrize("optimiser", ["sgd", "adamw"])
-def test_both_optimisers_learn_and_resume(
+def test_optimiser_sgd_and_adamw_learn_and_resume(
     tmp_path: Path, optimiser: Literal["sgd", "adamw"]
 ) -> None:
     settings = TrainSettings(

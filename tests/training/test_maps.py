@@ -105,7 +105,9 @@ def run(base: dict[str, Any], out: Path, *, dim: int, **method: Any) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dim", [12, 16, 24])
-def test_lce_with_a_transformation(base: dict[str, Any], tmp_path: Path, dim: int) -> None:
+def test_lce_with_a_transformation_reports_both_directions(
+    base: dict[str, Any], tmp_path: Path, dim: int
+) -> None:
     result = run(base, tmp_path / "new", dim=dim, name="lce", transformation="rbt", depth=1)
     scores = result.scores
     assert set(scores) == {"self", "old_self", "cross_backward", "cross_forward", "cross_best"}

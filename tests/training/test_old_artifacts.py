@@ -13,7 +13,7 @@ from midspan.training.old import artifacts_path, is_whole, read_artifacts, write
 from tests.methods.small import old_artifacts, old_classifier
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_artifacts_round_trip_keeps_all_tensors(tmp_path: Path) -> None:
     known = old_artifacts(classifier=old_classifier())
     path = tmp_path / "old" / "a.safetensors"
     assert not is_whole(path)

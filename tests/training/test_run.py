@@ -84,7 +84,9 @@ def features(path: Path) -> Path:
     ).save(path)
 
 
-def test_only_the_compatible_encoder_can_search_the_old_gallery(tmp_path: Path) -> None:
+def test_compatible_encoder_searches_the_old_gallery_and_independent_does_not(
+    tmp_path: Path,
+) -> None:
     base: dict[str, Any] = {
         "data": {"name": "vectors", "path": str(features(tmp_path / "features.npz"))},
         "encoder": {"backbone": "vectors", "dim": 16, "settings": {"hidden": 64}},
@@ -172,7 +174,7 @@ def test_a_finished_run_is_not_repeated_and_other_settings_are_refused(old_run: 
         train(config(OLD, seed=1), out=old_run, progress=False)
 
 
-def test_restart_begins_anew(tmp_path: Path) -> None:
+def test_restart_trains_from_the_beginning(tmp_path: Path) -> None:
     small = {**BASE, "train": {**BASE["train"], "epochs": 1}}
     first = train(config(small), out=tmp_path / "r", progress=False)
     second = train(config(small, seed=1), out=tmp_path / "r", restart=True, progress=False)
@@ -309,7 +311,9 @@ def test_settings_that_do_not_fit(tmp_path: Path, change: dict[str, Any], messag
         train(config({**BASE, **change}), out=tmp_path / "x", progress=False)
 
 
-def test_other_dim_than_the_old_encoders(old_run: Path, tmp_path: Path) -> None:
+def test_train_other_dim_than_the_old_encoder_raises_config_error(
+    old_run: Path, tmp_path: Path
+) -> None:
     wrong = {**BASE, "encoder": {"backbone": "small-cnn", "dim": 8}}
     with pytest.raises(ConfigError, match="dim = 16"):
         train(
@@ -328,7 +332,7 @@ train(RunConfig.from_dict(json.loads(sys.argv[1])), out=sys.argv[2], progress=Fa
 
 
 @pytest.mark.slow
-def test_a_killed_run_goes_on_to_the_same_weights(tmp_path: Path) -> None:
+def test_killed_run_continues_to_the_same_weights(tmp_path: Path) -> None:
     settings = {
         **BASE,
         "train": {**BASE["train"], "epochs": 6, "augment": ["affine"], "checkpoint_seconds": 0.0},

@@ -74,13 +74,13 @@ def test_changes_from_the_command_line(tmp_path: Path) -> None:
         ("[data]\nname='npz'\n[allocation]\nkind='open-data'", "requires a value for 'part'"),
     ],
 )
-def test_mistakes_are_named(tmp_path: Path, text: str, message: str) -> None:
+def test_run_config_mistake_is_named_in_the_error(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         RunConfig.load(write(tmp_path, text))
 
 
 @pytest.mark.parametrize("change", ["epochs", "train.epochs", ".=3"])
-def test_bad_changes(tmp_path: Path, change: str) -> None:
+def test_change_without_section_and_value_raises_config_error(tmp_path: Path, change: str) -> None:
     with pytest.raises(ConfigError):
         RunConfig.load(write(tmp_path), changes=[change])
 
@@ -103,7 +103,7 @@ def slices(encoder: dict[str, object], train: dict[str, object]) -> RunConfig:
     return RunConfig.from_dict({"data": {"name": "digits"}, "encoder": encoder, "train": train})
 
 
-def test_learners_bring_sub_embeddings_unless_said_otherwise() -> None:
+def test_sub_embeddings_default_to_the_number_of_learners() -> None:
     assert slices({"dim": 32}, {}).sub_embeddings == 1
     assert slices({"dim": 32}, {"learners": 4}).sub_embeddings == 4
     assert slices({"dim": 32, "sub_embeddings": 8}, {"learners": 4}).sub_embeddings == 8

@@ -72,7 +72,7 @@ def test_at_rate_1_the_run_is_that_of_the_whole_classifier(tmp_path: Path) -> No
     assert left == {path.name for path in (tmp_path / "whole").iterdir()}
 
 
-def test_a_stopped_run_goes_on_with_its_rows(
+def test_stopped_sharded_run_continues_with_its_class_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sampled = config(tmp_path, classifier={"sharded": True, "sample_rate": 0.5})
@@ -100,7 +100,7 @@ def test_a_stopped_run_goes_on_with_its_rows(
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"loss": {"name": "proxy-anchor"}}, "is not a softmax over class rows"),
+        ({"loss": {"name": "proxy-anchor"}}, "is not a softmax over class weights"),
         ({"method": {"name": "lce"}}, "needs the logits or the rows of all classes"),
         (
             {"method": {"name": "hot-refresh", "variant": "classifier", "negatives": "both"}},
@@ -108,7 +108,7 @@ def test_a_stopped_run_goes_on_with_its_rows(
         ),
     ],
 )
-def test_what_does_not_go_together_is_refused(
+def test_sharded_classifier_incompatible_settings_raise_config_error(
     tmp_path: Path, more: dict[str, Any], message: str
 ) -> None:
     old = {"embeddings": vectors(tmp_path / "old.npz")}
@@ -122,7 +122,7 @@ def test_what_does_not_go_together_is_refused(
 
 def test_settings_of_the_classifier(tmp_path: Path) -> None:
     assert not config(tmp_path).classifier.sharded
-    with pytest.raises(ConfigError, match="wants sharded = true"):
+    with pytest.raises(ConfigError, match="requires sharded = true"):
         config(tmp_path, classifier={"sample_rate": 0.1})
     with pytest.raises(ConfigError, match="0 < sample_rate <= 1"):
         config(tmp_path, classifier={"sharded": True, "sample_rate": 0.0})

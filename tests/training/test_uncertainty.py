@@ -49,7 +49,7 @@ def clouds() -> Embeddings:
     )
 
 
-def test_what_lies_far_off_is_less_certain_and_the_encoder_stays() -> None:
+def test_distant_items_are_less_certain_and_the_encoder_is_unchanged() -> None:
     points = clouds()
     encoder = build_encoder(
         backbone="vectors", dim=16, seed=0, sub_embeddings=4, settings={"inputs": 9, "hidden": 32}
@@ -73,7 +73,7 @@ def test_what_lies_far_off_is_less_certain_and_the_encoder_stays() -> None:
     assert (spread[bad][:, None] > spread[~bad]).mean() > 0.9
 
 
-def test_it_wants_pairs() -> None:
+def test_fit_uncertainty_without_pairs_raises_data_error() -> None:
     encoder = build_encoder(backbone="small-cnn", dim=4, size=8, channels=1, seed=0)
     with pytest.raises(DataError, match="no labels"):
         fit_uncertainty(encoder, replace(digits(), labels=None), show_progress=False)

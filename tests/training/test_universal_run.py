@@ -65,7 +65,7 @@ def test_url_with_variations_learns(tmp_path: Path) -> None:
     assert 4 < classifier.scale < 64
 
 
-def test_a_stopped_run_goes_on_to_the_same_weights(
+def test_stopped_universal_run_continues_to_the_same_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = changed(train={"learners": 2})  # all at once
@@ -105,7 +105,7 @@ def test_a_stopped_run_goes_on_to_the_same_weights(
         ({"variations": {"wieght": 1.0}}, "no setting 'wieght'"),
     ],
 )
-def test_what_contradicts_is_refused(
+def test_confidence_settings_contradicting_the_loss_raise_config_error(
     tmp_path: Path, sections: dict[str, dict[str, Any]], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):

@@ -87,7 +87,7 @@ def test_homographies_take_corners_to_their_places() -> None:
     torch.testing.assert_close(still[0], torch.eye(3), atol=1e-6, rtol=0)
 
 
-def test_what_was_applied_is_recorded() -> None:
+def test_variations_record_what_was_applied() -> None:
     before = images(400)
     names = ("blur", "occlusion")
     after, applied = vary(before, names=names, probability=0.3, rng=drawn(before))
@@ -131,7 +131,7 @@ def test_known_variations_come_after_the_applied_ones() -> None:
     assert told[:, 1].tolist() == [0.0, 1.0]
 
 
-def test_made_from_settings() -> None:
+def test_make_variations_follows_the_settings() -> None:
     pictures = striped(8)
     made = make_variations(VariationSettings(), images=pictures, dim=32, sub_embeddings=8, seed=1)
     assert made.decorrelation is not None
@@ -152,7 +152,7 @@ def test_made_from_settings() -> None:
         ({"probability": 1.5}, "probability = 1.5 is out of range"),
         ({"threshold": 0.0}, "threshold"),
         ({"names": ("blur", "blur")}, "each only once"),
-        ({"names": ()}, "wants names or attributes"),
+        ({"names": ()}, "expected names or attributes"),
     ],
 )
 def test_wrong_settings_are_refused(settings: dict[str, object], message: str) -> None:
@@ -160,7 +160,7 @@ def test_wrong_settings_are_refused(settings: dict[str, object], message: str) -
         VariationSettings(**settings)  # type: ignore[arg-type]
 
 
-def test_wrong_names_and_too_few_sub_embeddings_are_told() -> None:
+def test_make_variations_wrong_name_or_too_few_sub_embeddings_raises() -> None:
     with pytest.raises(ConfigError, match="did you mean 'blur'"):
         make_variations(
             VariationSettings(names=("blurr",)),

@@ -57,7 +57,7 @@ def test_the_shown_view_is_embedded_as_the_old_encoder_would() -> None:
     assert not any(parameter.requires_grad for parameter in old.parameters())
 
 
-def test_images_made_for_another_encoder_are_converted() -> None:
+def test_shown_view_converts_images_of_another_preprocessing() -> None:
     mine = an_encoder(size=16, channels=3).preprocessing
     theirs = build_encoder(backbone="efficientnet-lite0", head="none", size=(16, 16)).preprocessing
     images = np.random.default_rng(0).integers(0, 255, (2, 16, 16, 3), dtype=np.uint8)

@@ -14,6 +14,7 @@ import typer
 from midspan.cli.demo_upgrade import live_upgrade
 from midspan.cli.output import JSON_OPTION, milliseconds, percent, print_json, print_table, text_bar
 from midspan.cli.outputs import check_folder
+from midspan.image_size import ImageSize
 
 if TYPE_CHECKING:
     from midspan.data import ImageSet
@@ -172,7 +173,7 @@ def run_demo(out: Path, *, epochs: int, seed: int, fonts: int | None = None) -> 
         old=old.embeddings,
         new=new.embeddings,
         independent=alone.embeddings,
-        images=test.load(np.arange(len(test)), height=28, width=28, channels=1),
+        images=test.load(np.arange(len(test)), ImageSize(28, 28, 1)),
         scores=scores,
         intervals=intervals,
         method=METHOD["name"],

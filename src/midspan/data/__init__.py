@@ -14,6 +14,7 @@ from midspan.data.images import Fit, ImageSet, ImageSource, Skipped
 from midspan.data.sklearn_digits import digits
 from midspan.data.split import in_classes, save_csv
 from midspan.data.webdataset.dataset import webdataset
+from midspan.image_size import ImageSize
 
 # [data] name = … in a run file
 DATASETS = {
@@ -31,6 +32,7 @@ __all__ = [
     "Allocation",
     "Fit",
     "ImageSet",
+    "ImageSize",
     "ImageSource",
     "Skipped",
     "allocate",

@@ -94,8 +94,8 @@ def open_data(labels: IntArray, *, fraction: float, seed: int) -> tuple[Mask, Ma
     old = _some_images(labels, fraction=fraction, seed=seed)
     if old.all():
         raise DataError(
-            "every class has one image, so the new encoder would see none; open-data wants classes "
-            "of two images or more"
+            "open-data: expected classes of two images or more, got one image in each; the new "
+            "encoder would see none"
         )
     return old, ~old
 
@@ -120,7 +120,7 @@ def _some_classes(labels: IntArray, *, fraction: float, seed: int, stream: int) 
     """Each class draws its own number; the lowest are chosen. A further class moves few others."""
     classes = np.unique(labels)
     if len(classes) < 2:
-        raise DataError(f"{len(classes)} class only: classes cannot be divided; wanted two or more")
+        raise DataError(f"expected two or more classes to divide, got {len(classes)}")
     draws = [np.random.default_rng([seed, stream, int(label)]).random() for label in classes]
     chosen = classes[np.argsort(draws, kind="stable")[: _share(len(classes), fraction)]]
     return np.isin(labels, chosen)
@@ -137,13 +137,13 @@ def _checked(labels: npt.NDArray[Any], *, fraction: float, seed: int) -> IntArra
         labels = ClassNames.of(labels).encode(labels)
     if labels.ndim != 1 or labels.dtype.kind not in "iu" or (labels < 0).any():
         raise DataError(
-            f"labels are {labels.dtype}{labels.shape}; wanted (N,) names, or whole numbers from 0 "
-            "on"
+            "expected labels (N,) as names or as whole numbers from 0, got "
+            f"{labels.dtype}{labels.shape}"
         )
     if not len(labels):
         raise DataError("no labels: there are no training images to divide")
     if not 0 < fraction < 1:
-        raise ConfigError(f"the share is {fraction}; wanted more than 0 and less than 1")
+        raise ConfigError(f"expected a share between 0 and 1, got {fraction}")
     if seed < 0:
-        raise ConfigError(f"seed = {seed}; wanted 0 or more")
+        raise ConfigError(f"expected a seed of 0 or more, got {seed}")
     return labels.astype(np.int64, copy=False)

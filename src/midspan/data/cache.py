@@ -1,7 +1,7 @@
 """Decode a whole set once: into memory, or into a file that is mapped when it is larger.
 
 A file is found again by the next run (its key covers the images' names, sizes and times, the
-wanted size and this format), so a large folder is decoded once and not once a run. Everything
+size to decode to and this format), so a large folder is decoded once and not once a run. Everything
 under `cache_dir()` can be deleted at any time.
 """
 
@@ -18,9 +18,10 @@ from pathlib import Path
 import numpy as np
 
 from midspan import progress
-from midspan.data.decode import Channels, Fit, Pixels
+from midspan.data.decode import Pixels
 from midspan.data.sources import ImageSource, Readable, load_readable
 from midspan.errors import DataError, ImageError
+from midspan.image_size import ImageSize
 from midspan.spaces import fingerprint
 
 CACHE_LIMIT = 4 * 2**30  # bytes; above it the pixels go to a file
@@ -43,11 +44,8 @@ def cache_dir() -> Path:
 
 def decode_all(
     source: ImageSource,
+    size: ImageSize,
     *,
-    height: int,
-    width: int,
-    channels: Channels,
-    fit: Fit,
     strict: bool,
     limit: int = CACHE_LIMIT,
     folder: str | Path | None = None,
@@ -59,25 +57,22 @@ def decode_all(
         with progress.bar("decode", total=len(source), unit="images", show=show) as done:
             for start in range(0, len(source), BLOCK):
                 rows = np.arange(start, min(start + BLOCK, len(source)))
-                got = load_readable(
-                    source, rows, height=height, width=width, channels=channels, fit=fit
-                )
+                got = load_readable(source, rows, size)
                 if got.failed and strict:
                     row, reason = got.failed[0]
                     raise ImageError(f"{source.uri(row)}: {reason}")
                 yield got.images, got.failed
                 done(len(rows))
 
-    size = (height, width, channels)
-    if len(source) * math.prod(size) <= limit:
-        return _in_memory(blocks(), size=size, count=len(source))
+    if len(source) * math.prod(size.shape) <= limit:
+        return _in_memory(blocks(), shape=size.shape, count=len(source))
     place = Path(folder) if folder is not None else cache_dir() / "decoded"
-    key = fingerprint(_FORMAT, source.signature(), str(size), fit, str(strict))
-    return _on_disk(blocks, size=size, count=len(source), place=place / key)
+    key = fingerprint(_FORMAT, source.signature(), str(size.shape), size.fit, str(strict))
+    return _on_disk(blocks, shape=size.shape, count=len(source), place=place / key)
 
 
-def _in_memory(blocks: Blocks, *, size: tuple[int, int, int], count: int) -> Readable:
-    images = np.empty((count, *size), dtype=np.uint8)
+def _in_memory(blocks: Blocks, *, shape: tuple[int, int, int], count: int) -> Readable:
+    images = np.empty((count, *shape), dtype=np.uint8)
     filled = 0
     failed: list[Failed] = []
     for block, bad in blocks:
@@ -88,9 +83,9 @@ def _in_memory(blocks: Blocks, *, size: tuple[int, int, int], count: int) -> Rea
 
 
 def _on_disk(
-    blocks: Callable[[], Blocks], *, size: tuple[int, int, int], count: int, place: Path
+    blocks: Callable[[], Blocks], *, shape: tuple[int, int, int], count: int, place: Path
 ) -> Readable:
-    cached = _open(place, size=size, count=count)
+    cached = _open(place, shape=shape, count=count)
     if cached is not None:
         return cached
     try:
@@ -103,39 +98,39 @@ def _on_disk(
                 for block, bad in blocks():
                     file.write(block.data)
                     failed.extend(bad)
-            manifest = {"count": count, "size": size, "failed": failed}
+            manifest = {"count": count, "size": shape, "failed": failed}
             (part / _MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
             try:
                 part.rename(place)
-            except OSError:  # another process was first, or something broken lies there
-                if _open(place, size=size, count=count) is None:
+            except OSError:  # another process was first, or a broken folder is there
+                if _open(place, shape=shape, count=count) is None:
                     shutil.rmtree(place)
                     part.rename(place)
         finally:
             shutil.rmtree(part, ignore_errors=True)
     except OSError as error:
-        need = count * math.prod(size) / 2**30
+        need = count * math.prod(shape) / 2**30
         raise DataError(
             f"{place}: cannot hold the decoded images, {need:.1f} GiB "
-            f"({error.strerror or error}); set MIDSPAN_CACHE to a folder with room"
+            f"({error.strerror or error}); set MIDSPAN_CACHE to a folder with enough space"
         ) from error
-    cached = _open(place, size=size, count=count)
+    cached = _open(place, shape=shape, count=count)
     if cached is None:
         raise DataError(f"{place}: another process removed the decoded images; start again")
     return cached
 
 
-def _open(place: Path, *, size: tuple[int, int, int], count: int) -> Readable | None:
-    """None where there is nothing, or nothing whole."""
+def _open(place: Path, *, shape: tuple[int, int, int], count: int) -> Readable | None:
+    """None if it is missing or incomplete."""
     try:
         manifest = json.loads((place / _MANIFEST).read_text(encoding="utf-8"))
         failed = [(int(row), str(reason)) for row, reason in manifest["failed"]]
-        shape = (count - len(failed), *size)
-        if (place / _PIXELS).stat().st_size != math.prod(shape):
+        whole = (count - len(failed), *shape)
+        if (place / _PIXELS).stat().st_size != math.prod(whole):
             return None
-        if shape[0] == 0:  # an empty file cannot be mapped
-            return _decoded(np.empty(shape, dtype=np.uint8), failed, count=count)
-        images = np.memmap(place / _PIXELS, dtype=np.uint8, mode="r", shape=shape)
+        if whole[0] == 0:  # an empty file cannot be mapped
+            return _decoded(np.empty(whole, dtype=np.uint8), failed, count=count)
+        images = np.memmap(place / _PIXELS, dtype=np.uint8, mode="r", shape=whole)
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return _decoded(images, failed, count=count)

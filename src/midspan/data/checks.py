@@ -1,4 +1,4 @@
-"""Is there enough in an image set to train or to evaluate on? Said before the work, in words."""
+"""Whether an image set is enough to train or to evaluate on, checked before the work."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from midspan.spaces import StrArray
 
 
 def check_trainable(images: ImageSet) -> None:
-    """Training tells classes apart, so it wants images of two classes or more.
+    """Training separates classes, so it requires images of two or more.
 
     One image per class is allowed: a classifier can learn from it, pairs cannot.
     """
@@ -16,13 +16,13 @@ def check_trainable(images: ImageSet) -> None:
     present = set(labels.tolist())
     if len(present) == 1:
         raise DataError(
-            f"all {len(labels):,} images are of one class, {present.pop()!r}; training learns to "
-            "tell classes apart and wants two or more: one folder (or label) for each class"
+            f"training: expected two or more classes, got {len(labels):,} images of one, "
+            f"{present.pop()!r}; give each class a folder (or a label)"
         )
 
 
 def check_evaluable(images: ImageSet) -> None:
-    """Each image searches the others, so some class wants two images or more."""
+    """Each image searches for the others of its class, so some class needs two or more."""
     labels = _labels(images, required_for="evaluation")
     if len(set(labels.tolist())) == len(labels):
         raise DataError(
@@ -33,11 +33,11 @@ def check_evaluable(images: ImageSet) -> None:
 
 def _labels(images: ImageSet, *, required_for: str) -> StrArray:
     if len(images) == 0:
-        raise DataError(f"no images: {required_for} wants some{_why_empty(images)}")
+        raise DataError(f"{required_for}: expected images, got none{_why_empty(images)}")
     if images.labels is None:
         raise DataError(
-            f"these images have no labels, and {required_for} wants to know the class of each: put "
-            "them into class folders, or give a label column"
+            f"{required_for}: expected a class for each image, got no labels; put the images into "
+            "class folders, or add a label column"
         )
     return images.labels
 

@@ -1,6 +1,6 @@
-"""From a file or an array to pixels of a wanted size: the one path for training and serving.
+"""From a file or an array to pixels of a given size, for training and serving alike.
 
-What an encoder sees must not depend on the door an image came in by, so every image set and the
+What an encoder sees must not depend on where an image comes from, so every image set and the
 service decode and resize here: Pillow, bilinear with antialiasing, EXIF orientation applied,
 transparency on white. Limits are checked from the header, before a pixel is decoded.
 """
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
-from typing import IO, Literal, get_args
+from typing import IO
 
 import numpy as np
 import numpy.typing as npt
@@ -31,10 +31,22 @@ from PIL import (
 
 from midspan.data.phone_formats import SUFFIXES as PHONE_SUFFIXES
 from midspan.data.phone_formats import phone_plugin
-from midspan.errors import DataError, ImageError
+from midspan.errors import ImageError
+from midspan.image_size import Channels, Fit, ImageSize
 
-Fit = Literal["squash", "crop"]
-Channels = Literal[1, 3]
+__all__ = [
+    "MAX_BYTES",
+    "MAX_PIXELS",
+    "SUFFIXES",
+    "Channels",
+    "Fit",
+    "Pixels",
+    "decode_image",
+    "fit_array",
+    "fit_image",
+    "open_checked",
+]
+
 Pixels = npt.NDArray[np.uint8]
 
 # From Pillow's own warning level for decompression bombs: a quarter GiB of RGB.
@@ -56,7 +68,7 @@ SUFFIXES = (
     *PHONE_SUFFIXES,
 )
 
-# EXIF tag 274: how the stored picture must be turned to stand upright.
+# EXIF tag 274: how the stored image must be turned to be upright.
 _ORIENTATION = 274
 _UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -70,36 +82,26 @@ _UPRIGHT = {
 _SIDEWAYS = [_UPRIGHT[orientation] for orientation in (5, 6, 7, 8)]
 
 
-def decode_image(
-    image: str | Path | bytes,
-    *,
-    height: int,
-    width: int,
-    channels: Channels,
-    fit: Fit = "squash",
-) -> Pixels:
+def decode_image(image: str | Path | bytes, size: ImageSize) -> Pixels:
     """One image, decoded and fitted: (height, width, channels) uint8.
 
     `squash` resizes to the exact box; `crop` keeps the aspect: it takes the largest centred part
     of the box's proportions (the shorter side fills the box) and resizes that.
     """
-    _check_box(height=height, width=width, channels=channels, fit=fit)
     with open_checked(image) as opened:
-        # JPEG may be decoded at 1/2, 1/4 or 1/8; twice the box keeps the result near the full way.
-        side = 2 * max(height, width)
+        # JPEG may be decoded at 1/2, 1/4 or 1/8; twice the box keeps the result near full decoding.
+        side = 2 * max(size.height, size.width)
         try:
             reduced = opened.draft(None, (side, side))
             opened.load()
-            # A reduced size is rounded up; its box says where the picture really ends.
+            # A reduced size is rounded up; its box says where the image really ends.
             extent = reduced[1][2:] if reduced else opened.size
             turn = _turn(opened)
-            plain = _plain(opened, channels=channels)
+            plain = _plain(opened, channels=size.channels)
         except Exception as error:  # each Pillow plugin has its own
             raise ImageError(f"{_name(image)}: cannot be decoded ({_words(error)})") from error
-    if turn in _SIDEWAYS:
-        height, width = width, height
-    small = _resized(plain, extent=extent, height=height, width=width, fit=fit)
-    return _pixels(small if turn is None else small.transpose(turn), channels=channels)
+    small = _resized(plain, extent=extent, size=size.turned() if turn in _SIDEWAYS else size)
+    return _pixels(small if turn is None else small.transpose(turn), channels=size.channels)
 
 
 @contextmanager
@@ -137,42 +139,25 @@ def open_checked(image: str | Path | bytes) -> Iterator[ImageFile.ImageFile]:
         yield opened
 
 
-def fit_array(
-    image: npt.NDArray[np.uint8],
-    *,
-    height: int,
-    width: int,
-    channels: Channels,
-    fit: Fit = "squash",
-) -> Pixels:
+def fit_array(image: npt.NDArray[np.uint8], size: ImageSize) -> Pixels:
     """The same for pixels in memory: (H, W) or (H, W, C) uint8 of 1, 3 or 4 (RGBA) channels."""
-    if image.shape == (height, width, channels) and image.dtype == np.uint8:
+    if image.shape == size.shape and image.dtype == np.uint8:
         return image
-    _check_box(height=height, width=width, channels=channels, fit=fit)
     depth = 1 if image.ndim == 2 else image.shape[-1]
     if image.dtype != np.uint8 or image.ndim not in (2, 3) or depth not in (1, 3, 4):
         raise ImageError(
-            f"an image in memory wants (H, W, C) uint8 with 1, 3 or 4 channels, "
+            f"an image in memory: expected (H, W, C) uint8 with 1, 3 or 4 channels, "
             f"got {image.dtype}{image.shape}"
         )
     if 0 in image.shape:
         raise ImageError(f"an image in memory has no pixels: shape {image.shape}")
     squeezed = image.reshape(image.shape[:2]) if depth == 1 else image
-    plain = _plain(Image.fromarray(np.ascontiguousarray(squeezed)), channels=channels)
-    small = _resized(plain, extent=plain.size, height=height, width=width, fit=fit)
-    return _pixels(small, channels=channels)
+    plain = _plain(Image.fromarray(np.ascontiguousarray(squeezed)), channels=size.channels)
+    return _pixels(_resized(plain, extent=plain.size, size=size), channels=size.channels)
 
 
-def fit_image(
-    image: Image.Image,
-    *,
-    height: int,
-    width: int,
-    channels: Channels,
-    fit: Fit = "squash",
-) -> Pixels:
+def fit_image(image: Image.Image, size: ImageSize) -> Pixels:
     """The same for an image that Pillow has opened; its EXIF orientation is applied."""
-    _check_box(height=height, width=width, channels=channels, fit=fit)
     if image.width * image.height > MAX_PIXELS:
         raise ImageError(
             f"an image has {image.width} x {image.height} pixels; more than {MAX_PIXELS:,} are "
@@ -180,18 +165,17 @@ def fit_image(
         )
     try:
         image.load()
-        plain = _plain(ImageOps.exif_transpose(image), channels=channels)
+        plain = _plain(ImageOps.exif_transpose(image), channels=size.channels)
     except Exception as error:  # each Pillow plugin has its own
         raise ImageError(f"an image cannot be decoded ({_words(error)})") from error
-    small = _resized(plain, extent=plain.size, height=height, width=width, fit=fit)
-    return _pixels(small, channels=channels)
+    return _pixels(_resized(plain, extent=plain.size, size=size), channels=size.channels)
 
 
 # ---- steps --------------------------------------------------------------------------------------
 
 
 def _turn(image: Image.Image) -> Image.Transpose | None:
-    """Asked after load(): TIFF has then already turned itself and dropped the tag."""
+    """Called after load(): by then a TIFF is already rotated and has no tag."""
     try:
         return _UPRIGHT.get(image.getexif().get(_ORIENTATION, 1))
     except Exception:  # a broken EXIF block is no reason to lose the pixels
@@ -199,7 +183,7 @@ def _turn(image: Image.Image) -> Image.Transpose | None:
 
 
 def _plain(image: Image.Image, *, channels: Channels) -> Image.Image:
-    """Any mode to L, or to RGB where three channels are wanted and the image has colour."""
+    """Any mode to L, or to RGB where three channels are requested and the image has colour."""
     if image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PNG"):
         deep = np.asarray(image).astype(np.uint32)
         image = Image.fromarray(((deep + 128) // 257).astype(np.uint8))  # 65535 → 255, rounded
@@ -216,17 +200,15 @@ def _plain(image: Image.Image, *, channels: Channels) -> Image.Image:
     return colour if channels == 3 else colour.convert("L")
 
 
-def _resized(
-    image: Image.Image, *, extent: tuple[float, float], height: int, width: int, fit: Fit
-) -> Image.Image:
+def _resized(image: Image.Image, *, extent: tuple[float, float], size: ImageSize) -> Image.Image:
     right, bottom = extent
     left, top = 0.0, 0.0
-    if fit == "crop":
-        scale = min(right / width, bottom / height)
-        left, right = _middle(width * scale, of=right)
-        top, bottom = _middle(height * scale, of=bottom)
+    if size.fit == "crop":
+        scale = min(right / size.width, bottom / size.height)
+        left, right = _middle(size.width * scale, of=right)
+        top, bottom = _middle(size.height * scale, of=bottom)
     box = (left, top, right, bottom)
-    return image.resize((width, height), Image.Resampling.BILINEAR, box=box)
+    return image.resize((size.width, size.height), Image.Resampling.BILINEAR, box=box)
 
 
 def _middle(length: float, *, of: float) -> tuple[float, float]:
@@ -237,16 +219,6 @@ def _middle(length: float, *, of: float) -> tuple[float, float]:
 def _pixels(image: Image.Image, *, channels: Channels) -> Pixels:
     pixels = np.asarray(image, dtype=np.uint8)
     return np.repeat(pixels[:, :, None], channels, axis=2) if pixels.ndim == 2 else pixels
-
-
-def _check_box(*, height: int, width: int, channels: int, fit: str) -> None:
-    if height < 1 or width < 1 or channels not in get_args(Channels):
-        raise DataError(
-            f"asked for images of {height} x {width} x {channels}; wanted a positive height and "
-            "width and 1 or 3 channels"
-        )
-    if fit not in get_args(Fit):
-        raise DataError(f"fit = {fit!r}; wanted one of {', '.join(map(repr, get_args(Fit)))}")
 
 
 def _stream(image: str | Path | bytes, *, name: str) -> IO[bytes]:

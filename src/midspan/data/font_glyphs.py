@@ -1,6 +1,6 @@
 """The demo's image set: characters drawn with real fonts. Character = class, font = instance.
 
-The fonts come in the PyPI package trdg 1.8.0 (fonts/latin, 100 files), which is only looked into,
+The fonts come in the PyPI package trdg 1.8.0 (fonts/latin, 100 files), which is read but
 never imported. Each glyph is cropped to its ink, scaled to fill the box with its aspect kept, and
 centred; ink = 255 on 0.
 
@@ -11,7 +11,7 @@ So that no label is wrong, look-alikes are left out:
   those that are the same at this size. It was chosen by measuring how alike two characters are
   within a font, over all fonts. Dots, dashes and quotes, all blots when enlarged, are not in it.
 - Small letters of fonts that draw capitals for them are left out (`CAPITALS_ONLY`).
-- Of glyphs of one font that are still the same picture, the first in `CHARACTERS` stays.
+- Of glyphs of one font that still look the same, the first in `CHARACTERS` is kept.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ MIN_FONTS = 20  # a character in fewer fonts is left out
 TEST_SHARE = 137 / 437  # of the classes
 MARGIN = 1 / 14  # of the box on each side, empty: 2 of 28 pixels
 DRAWN_AT = 56  # font size in pixels before scaling
-ALIKE = 0.99  # cosine of two glyphs of one font, from which on they are one picture
+ALIKE = 0.99  # cosine from which two glyphs of one font count as the same
 
 _RECIPE = "1"  # raise it when the same characters are drawn differently
 _MISSING = "\ufffe\uffff"  # never in a font: drawn, they show its 'no such glyph' sign
@@ -75,7 +75,7 @@ def glyphs(
 
 def _all_glyphs(cache: str | Path | None, *, size: int) -> ImageSet:
     if not 8 <= size <= 256:
-        raise ConfigError(f"glyphs of {size} pixels; wanted 8 to 256")
+        raise ConfigError(f"expected glyphs of 8 to 256 pixels, got {size}")
     path = (
         Path(cache) if cache is not None else cache_dir()
     ) / f"glyphs{size}-{fingerprint(_RECIPE, CHARACTERS)[:8]}.npz"

@@ -29,7 +29,7 @@ def csv(path: str | Path, *, root: str | Path | None = None, strict: bool = Fals
     false. Labels are any text, kept as it is: '002' and '2' are two classes. Further columns are
     kept as text. An id is the path as written.
 
-    Relative paths start at `root`, by default the CSV's own folder, and may not climb out of it
+    Relative paths start at `root`, by default the CSV's own folder, and may not lead out of it
     with '..': name a higher `root` instead. Absolute paths are taken as they are, so read a
     stranger's list only where all your images may be seen. Missing or broken images are skipped
     and listed, or an ImageError if `strict`.
@@ -71,17 +71,17 @@ class _Table:
                 raise DataError(f"{where}: the path holds a zero byte: {name!r}")
             if not Path(name).is_absolute() and ".." in Path(name).parts:
                 raise DataError(
-                    f"{where}: {name!r} climbs out of the folder; give root=, or an absolute path"
+                    f"{where}: {name!r} leads out of the folder; pass root=, or an absolute path"
                 )
             if name in first:
-                raise DataError(f"{where}: {name!r} already stands in line {first[name]}")
+                raise DataError(f"{where}: {name!r} is already in line {first[name]}")
             first[name] = line
         return self.columns["path"]
 
     def refuse_empty(self, title: str) -> None:
         for line, value in zip(self.lines, self.columns[title], strict=True):
             if not value:
-                raise DataError(f"{self.path}, line {line}: no {title}; each image wants one")
+                raise DataError(f"{self.path}, line {line}: expected a {title}, got none")
 
     def translated(self, title: str, words: Mapping[str, Any]) -> list[Any]:
         translated = []
@@ -89,7 +89,7 @@ class _Table:
             if value.lower() not in words:
                 allowed = ", ".join(repr(word) for word in words)
                 raise DataError(
-                    f"{self.path}, line {line}: {title} is {value!r}; wanted one of {allowed}"
+                    f"{self.path}, line {line}: {title}: expected one of {allowed}, got {value!r}"
                 )
             translated.append(words[value.lower()])
         return translated
@@ -97,7 +97,7 @@ class _Table:
 
 def _read(path: Path) -> _Table:
     if not path.is_file():
-        raise FormatError(f"{path}: no such file; wanted a CSV with the column 'path'")
+        raise FormatError(f"{path}: no such file; expected a CSV with the column 'path'")
     lines: list[int] = []
     rows: list[list[str]] = []
     try:
@@ -111,9 +111,9 @@ def _read(path: Path) -> _Table:
     except (UnicodeDecodeError, csv_format.Error) as error:
         raise FormatError(f"{path}: not a readable CSV file in UTF-8 ({error})") from error
     if "path" not in header:
-        raise FormatError(f"{path}: has the columns {header}, wanted 'path' (and label, split …)")
+        raise FormatError(f"{path}: expected the column 'path' (and label, split …), got {header}")
     if len(set(header)) != len(header):
-        raise FormatError(f"{path}: a column name stands twice: {header}")
+        raise FormatError(f"{path}: expected each column once, got {header}")
     if _BOXES & set(header):
         raise DataError(
             f"{path}: has boxes ({', '.join(sorted(_BOXES & set(header)))}), which are not applied "

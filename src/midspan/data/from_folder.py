@@ -33,11 +33,11 @@ def folder(path: str | Path, *, strict: bool = False) -> ImageSet:
     """
     root = Path(path)
     if not root.is_dir():
-        raise DataError(f"{root}: no such folder; wanted a folder of images or of class folders")
+        raise DataError(f"{root}: no such folder; expected a folder of images or of class folders")
     walk = _Walk(root=root)
     names = sorted(walk.images(root))
     if not names:
-        raise DataError(f"{root}: no images in it ({walk.seen()}); wanted {', '.join(SUFFIXES)}")
+        raise DataError(f"{root}: no images in it ({walk.seen()}); expected {', '.join(SUFFIXES)}")
     if strict and walk.skipped:
         raise ImageError(f"{root}/{walk.skipped[0]}")
     classes, split = _classes(root, names)
@@ -61,8 +61,8 @@ def _classes(root: Path, names: list[str]) -> tuple[list[str] | None, list[int] 
         return None, None
     if loose:
         raise DataError(
-            f"{root}: {len(loose)} images (first {loose[0]!r}) lie beside class folders, so their "
-            "class is unknown; move them into a class folder or away"
+            f"{root}: {len(loose)} images (first {loose[0]!r}) are next to class folders, so "
+            "their class is unknown; move them into a class folder, or elsewhere"
         )
     tops = {steps[0] for steps in parts}
     if not ("train" in tops and len(tops) > 1 and tops <= _SPLITS.keys()):
@@ -73,13 +73,13 @@ def _classes(root: Path, names: list[str]) -> tuple[list[str] | None, list[int] 
             "move one of them away"
         )
     if short := next((n for n, steps in zip(names, parts, strict=True) if len(steps) == 2), None):
-        raise DataError(f"{root}: {short!r} is in no class folder; wanted train/<class>/<image>")
+        raise DataError(f"{root}: expected train/<class>/<image>, got {short!r}")
     return [steps[1] for steps in parts], [_SPLITS[steps[0]] for steps in parts]
 
 
 @dataclass
 class _Walk:
-    """Finds image files under a folder; remembers what it met on the way."""
+    """Finds image files under a folder, and records what it skips."""
 
     root: Path
     skipped: list[Skipped] = field(default_factory=list)

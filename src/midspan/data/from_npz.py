@@ -25,7 +25,7 @@ def npz(path: str | Path) -> ImageSet:
     """Read an image set. Arrays with one value an image become columns, the rest is ignored.
 
     Labels are names, or whole numbers: with `class_name` (C,) label 7 is the class of its row 7,
-    without it the class '7'. Without `ids` an image is called by file and row: 'omniglot32#17'.
+    without it the class '7'. Without `ids` an id is file and row: 'omniglot32#17'.
     """
     path = Path(path)
     arrays = _read(path)
@@ -54,16 +54,16 @@ def npz(path: str | Path) -> ImageSet:
 
 
 def save_npz(images: ImageSet, path: str | Path) -> Path:
-    """Write such a file; it appears whole or not at all, also when two processes write it.
+    """Write an image set as one file, which appears complete or not at all.
 
-    A set of files is decoded first: save_npz(folder("photos").cached(height=64, …), "photos.npz").
+    Decode a set of files first: save_npz(folder("a").cached(ImageSize(64, 64, 3)), "a.npz").
     """
     path = Path(path)
     source = images.source
     if not isinstance(source, ArraySource | CachedSource):
         raise DataError(
             f"{path}: these images are files of different sizes; decode them first with "
-            ".cached(height=…, width=…, channels=…)"
+            ".cached(ImageSize(…))"
         )
     arrays = {"images": source.images[source.picks], "ids": images.ids, **images.columns}
     if images.labels is not None:
@@ -77,7 +77,7 @@ def save_npz(images: ImageSet, path: str | Path) -> Path:
 
 def _read(path: Path) -> dict[str, npt.NDArray[Any]]:
     if not path.is_file():
-        raise FormatError(f"{path}: no such file; wanted an image set (.npz)")
+        raise FormatError(f"{path}: no such file; expected an image set (.npz)")
     try:
         with zipfile.ZipFile(path) as archive:
             _check_members(path, archive)
@@ -90,7 +90,7 @@ def _read(path: Path) -> dict[str, npt.NDArray[Any]]:
 
 
 def _check_members(path: Path, archive: zipfile.ZipFile) -> None:
-    """From the headers alone, before memory is taken: a small file can promise a huge array."""
+    """From the headers alone, before memory is allocated: a small file can declare a huge array."""
     total = 0
     for member in archive.infolist():
         with archive.open(member) as stream:
@@ -136,17 +136,17 @@ def _checked_images(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> npt.N
     if images is None:
         hint = "; these are embeddings, not images" if "vectors" in arrays else ""
         raise FormatError(
-            f"{path}: holds {sorted(arrays)}, wanted 'images' (N, H, W, C) uint8{hint}"
+            f"{path}: expected 'images' (N, H, W, C) uint8, got {sorted(arrays)}{hint}"
         )
     if images.ndim == 3:  # grey without a channel axis
         images = images[..., None]
     if images.dtype != np.uint8:
         hint = "; scale them to 0 … 255 and save them as uint8" if images.dtype.kind == "f" else ""
-        raise FormatError(f"{path}: images are {images.dtype}, wanted uint8{hint}")
+        raise FormatError(f"{path}: expected uint8 images, got {images.dtype}{hint}")
     if images.ndim != 4 or images.shape[3] not in (1, 3, 4) or 0 in images.shape[1:]:
         raise FormatError(
-            f"{path}: images have shape {arrays['images'].shape}, wanted (N, H, W, C) with "
-            "1, 3 or 4 channels"
+            f"{path}: expected images (N, H, W, C) with 1, 3 or 4 channels, got shape "
+            f"{arrays['images'].shape}"
         )
     return images
 
@@ -162,8 +162,8 @@ def _named(
         return None, ()
     if given.shape != (count,) or given.dtype.kind not in "biuU":
         raise DataError(
-            f"{path}: labels are {given.dtype}{given.shape}, wanted one whole number or name for "
-            f"each of the {count} images"
+            f"{path}: expected one whole number or name as the label of each of the {count} "
+            f"images, got {given.dtype}{given.shape}"
         )
     if names is None or names.ndim != 1:
         return given.astype(np.str_), ()

@@ -1,4 +1,4 @@
-"""Where one image is: a file of its own, or inside another (`set.npz#3`, `shard.tar#cat/1.jpg`)."""
+"""Where one image is: its own file, or inside another (`set.npz#3`, `shard.tar#cat/1.jpg`)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ROW = re.compile(r"(?P<file>.+\.npz)#(?P<row>[0-9]{1,18})", re.IGNORECASE | re.
 
 @dataclass(frozen=True, slots=True)
 class ImageUri:
-    """What `ImageSet.uri` gives, taken apart. Only the text is looked at, never the disk."""
+    """The parts of what `ImageSet.uri` returns. Only the text is parsed; the disk is not read."""
 
     file: str
     row: int | None = None  # of an image set
@@ -29,7 +29,7 @@ class ImageUri:
 
     @property
     def whole(self) -> str:
-        """The file that other images are in as well; empty for a file of its own."""
+        """The file that holds other images as well; empty for an image in its own file."""
         return "" if self.row is None and self.member is None else self.file
 
     def absolute(self) -> ImageUri:

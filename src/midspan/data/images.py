@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from midspan.data.cache import CACHE_LIMIT, decode_all
-from midspan.data.decode import Channels, Fit, Pixels
+from midspan.data.decode import Pixels
 from midspan.data.sources import (
     ArraySource,
     CachedSource,
@@ -22,6 +22,7 @@ from midspan.data.sources import (
     load_readable,
 )
 from midspan.errors import DataError, ImageError
+from midspan.image_size import Fit, ImageSize
 from midspan.labels import ClassNames, as_names
 from midspan.spaces import Column, IntArray, StrArray
 
@@ -45,7 +46,7 @@ class Skipped:
 
 @dataclass(frozen=True, eq=False)
 class ImageSet:
-    """N images with what is known of each. Parts of a set share its pixels.
+    """N images with their ids, labels and columns. Parts of a set share its pixels.
 
     A label is the name of the image's class. `class_names` is the order in which a training loop
     numbers the classes, the same in the whole set and in each of its parts; by default the names
@@ -60,7 +61,7 @@ class ImageSet:
     columns: Mapping[str, Column] = field(default_factory=dict)  # each (N, …)
     skipped: tuple[Skipped, ...] = ()
     strict: bool = False  # an image that fails to decode is an error, not a skipped row
-    streamed: bool = False  # decoded whenever asked for: too many to decode all of them at once
+    streamed: bool = False  # decoded on each access: too many to decode in advance
 
     def __post_init__(self) -> None:
         ids = np.asarray(self.ids).astype(np.str_, copy=False)
@@ -140,35 +141,18 @@ class ImageSet:
     def load(
         self,
         rows: IntArray | Sequence[int],
-        *,
-        height: int,
-        width: int,
-        channels: Channels,
-        fit: Fit = "squash",
+        size: ImageSize,
     ) -> Pixels:
         """(B, height, width, channels) uint8. An unreadable file is an ImageError with its name."""
-        return self.source.load(
-            np.asarray(rows, dtype=np.int64), height=height, width=width, channels=channels, fit=fit
-        )
+        return self.source.load(np.asarray(rows, dtype=np.int64), size)
 
     def load_readable(
         self,
         rows: IntArray | Sequence[int],
-        *,
-        height: int,
-        width: int,
-        channels: Channels,
-        fit: Fit = "squash",
+        size: ImageSize,
     ) -> Readable:
         """Like load, but unreadable images are left out: `.images`, `.rows`, `.failed`."""
-        got = load_readable(
-            self.source,
-            np.asarray(rows, dtype=np.int64),
-            height=height,
-            width=width,
-            channels=channels,
-            fit=fit,
-        )
+        got = load_readable(self.source, np.asarray(rows, dtype=np.int64), size)
         if got.failed and self.strict:
             row, reason = got.failed[0]
             raise ImageError(f"{self.uri(row)}: {reason}")
@@ -176,11 +160,8 @@ class ImageSet:
 
     def cached(
         self,
+        size: ImageSize,
         *,
-        height: int,
-        width: int,
-        channels: Channels,
-        fit: Fit = "squash",
         limit: int = CACHE_LIMIT,
         folder: str | Path | None = None,
         progress: bool = False,
@@ -192,15 +173,12 @@ class ImageSet:
         """
         held = self.source
         if isinstance(held, ArraySource | CachedSource):
-            same = held.images.shape[1:] == (height, width, channels)
-            if same and (isinstance(held, ArraySource) or held.fit == fit):
+            same = held.images.shape[1:] == size.shape
+            if same and (isinstance(held, ArraySource) or held.fit == size.fit):
                 return self
         got = decode_all(
             self.source,
-            height=height,
-            width=width,
-            channels=channels,
-            fit=fit,
+            size,
             strict=self.strict,
             limit=limit,
             folder=folder,
@@ -208,14 +186,14 @@ class ImageSet:
         )
         kept = self[got.rows]
         source = CachedSource(
-            images=got.images, picks=np.arange(len(kept)), fit=fit, original=kept.source
+            images=got.images, picks=np.arange(len(kept)), fit=size.fit, original=kept.source
         )
         more = tuple(Skipped(path=str(self.ids[row]), reason=reason) for row, reason in got.failed)
         return replace(kept, source=source, skipped=self.skipped + more)
 
 
 def from_files(root: Path, names: Sequence[str], *, strict: bool) -> tuple[ImageSet, list[int]]:
-    """The files whose header is that of an image, and their places in `names`.
+    """The files whose header is that of an image, and their indices in `names`.
 
     The others are skipped with the reason, or an ImageError if `strict`.
     """
@@ -244,7 +222,7 @@ def _check_unique(ids: StrArray) -> None:
     ordered = np.sort(ids)
     doubled = ordered[1:][ordered[1:] == ordered[:-1]]
     raise DataError(
-        f"{len(doubled)} ids stand more than once, first {str(doubled[0])!r}; ids must be unique"
+        f"expected unique ids, got {len(doubled)} duplicates, first {str(doubled[0])!r}"
     )
 
 
@@ -256,6 +234,6 @@ def _checked_split(split: npt.NDArray[Any], *, count: int) -> npt.NDArray[np.uin
     if not known.all():
         row = int(np.flatnonzero(~known)[0])
         raise DataError(
-            f"split holds {split[row].item()!r} in row {row}; wanted 0 (train) or 1 (test)"
+            f"split: expected 0 (train) or 1 (test), got {split[row].item()!r} in row {row}"
         )
     return split.astype(np.uint8, copy=False)

@@ -1,4 +1,4 @@
-"""AVIF and HEIC, the formats of telephones, where something that reads them is installed.
+"""AVIF and HEIC, the formats of phones, if a library that reads them is installed.
 
 AVIF comes with Pillow (from 11.3, unless it was built without); HEIC with pillow-heif (extra
 `heif`).

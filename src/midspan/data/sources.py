@@ -12,8 +12,9 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-from midspan.data.decode import Channels, Fit, Pixels, decode_image, fit_array, open_checked
+from midspan.data.decode import Pixels, decode_image, fit_array, open_checked
 from midspan.errors import ImageError
+from midspan.image_size import Fit, ImageSize
 from midspan.spaces import IntArray, StrArray
 
 T = TypeVar("T")
@@ -26,9 +27,7 @@ class ImageSource(Protocol):
 
     def __len__(self) -> int: ...
 
-    def load(
-        self, rows: IntArray, *, height: int, width: int, channels: Channels, fit: Fit
-    ) -> Pixels:
+    def load(self, rows: IntArray, size: ImageSize) -> Pixels:
         """(B, height, width, channels) uint8; ImageError names the image that cannot be read."""
         ...
 
@@ -60,20 +59,18 @@ class ArraySource:
     def __len__(self) -> int:
         return len(self.picks)
 
-    def load(
-        self, rows: IntArray, *, height: int, width: int, channels: Channels, fit: Fit
-    ) -> Pixels:
+    def load(self, rows: IntArray, size: ImageSize) -> Pixels:
         try:
             selected: Pixels = self.images[self.picks[rows]]
         except IndexError as error:  # picks may come from outside, as uris of items do
             raise ImageError(f"{self.name}: has {len(self.images)} images ({error})") from error
-        if selected.shape[1:] == (height, width, channels):
+        if selected.shape[1:] == size.shape:
             return selected
-        if selected.shape[1:] == (height, width, 1):
-            return np.repeat(selected, channels, axis=3)
-        fitted = np.empty((len(selected), height, width, channels), dtype=np.uint8)
+        if selected.shape[1:] == (size.height, size.width, 1):
+            return np.repeat(selected, size.channels, axis=3)
+        fitted = np.empty((len(selected), *size.shape), dtype=np.uint8)
         for place, image in enumerate(selected):
-            fitted[place] = fit_array(image, height=height, width=width, channels=channels, fit=fit)
+            fitted[place] = fit_array(image, size)
         return fitted
 
     def take(self, rows: IntArray) -> ArraySource:
@@ -107,7 +104,7 @@ def decode_each(
 
 @dataclass(frozen=True, eq=False)
 class FileSource:
-    """Image files, decoded when asked for, a batch in parallel."""
+    """Image files, decoded on access, a batch in parallel."""
 
     root: Path
     names: StrArray  # (N,) relative to root, or absolute
@@ -115,15 +112,11 @@ class FileSource:
     def __len__(self) -> int:
         return len(self.names)
 
-    def load(
-        self, rows: IntArray, *, height: int, width: int, channels: Channels, fit: Fit
-    ) -> Pixels:
+    def load(self, rows: IntArray, size: ImageSize) -> Pixels:
         def decode(row: int) -> Pixels:
-            return decode_image(
-                self.uri(row), height=height, width=width, channels=channels, fit=fit
-            )
+            return decode_image(self.uri(row), size)
 
-        return decode_each(decode, rows, shape=(height, width, channels))
+        return decode_each(decode, rows, shape=size.shape)
 
     def take(self, rows: IntArray) -> FileSource:
         return FileSource(root=self.root, names=self.names[rows])
@@ -146,7 +139,7 @@ class FileSource:
 
 @dataclass(frozen=True, eq=False)
 class CachedSource:
-    """Decoded once for one size; any other size is asked of the original, never resized twice."""
+    """Decoded once for one size; any other size comes from the original, never resized twice."""
 
     images: Pixels  # (M, H, W, C), in memory or mapped from a file
     picks: IntArray  # (N,) rows of images
@@ -156,12 +149,10 @@ class CachedSource:
     def __len__(self) -> int:
         return len(self.picks)
 
-    def load(
-        self, rows: IntArray, *, height: int, width: int, channels: Channels, fit: Fit
-    ) -> Pixels:
-        if self.images.shape[1:] == (height, width, channels) and fit == self.fit:
+    def load(self, rows: IntArray, size: ImageSize) -> Pixels:
+        if self.images.shape[1:] == size.shape and size.fit == self.fit:
             return np.asarray(self.images[self.picks[rows]])
-        return self.original.load(rows, height=height, width=width, channels=channels, fit=fit)
+        return self.original.load(rows, size)
 
     def take(self, rows: IntArray) -> CachedSource:
         return CachedSource(
@@ -187,30 +178,19 @@ class Readable:
     failed: tuple[tuple[int, str], ...]  # row, reason
 
 
-def load_readable(
-    source: ImageSource,
-    rows: IntArray,
-    *,
-    height: int,
-    width: int,
-    channels: Channels,
-    fit: Fit,
-) -> Readable:
+def load_readable(source: ImageSource, rows: IntArray, size: ImageSize) -> Readable:
     """Like source.load, but an image that cannot be read costs one row instead of the batch."""
 
-    def load(some: IntArray) -> Pixels:
-        return source.load(some, height=height, width=width, channels=channels, fit=fit)
-
     try:
-        return Readable(images=load(rows), rows=rows, failed=())
+        return Readable(images=source.load(rows, size), rows=rows, failed=())
     except ImageError:
         pass  # rare: find out which ones
     good: list[int] = []
     failed: list[tuple[int, str]] = []
-    images = np.empty((len(rows), height, width, channels), dtype=np.uint8)
+    images = np.empty((len(rows), *size.shape), dtype=np.uint8)
     for row in rows.tolist():
         try:
-            images[len(good)] = load(np.array([row]))[0]
+            images[len(good)] = source.load(np.array([row]), size)[0]
             good.append(row)
         except ImageError as error:
             failed.append((row, str(error).removeprefix(f"{source.uri(row)}: ")))
@@ -236,7 +216,7 @@ def check_files(root: Path, names: Sequence[str]) -> dict[int, str]:
 
 
 def in_threads(work: Callable[[int], T], rows: Iterable[int]) -> list[T]:
-    """A pool of its own for each call: a shared one would not survive a fork."""
+    """One pool per call: a shared one would not survive a fork."""
     with ThreadPoolExecutor(max_workers=_threads()) as pool:
         try:
             return list(pool.map(work, rows))

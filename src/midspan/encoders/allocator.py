@@ -3,7 +3,7 @@
 glibc gives blocks above a threshold (32 MiB at most) back to the kernel as soon as they are freed.
 The activations of a convolutional network are larger, so each layer of each batch was zeroed and
 mapped page by page: of the processor time of EfficientNet-lite0 on 64 images more than half
-(`benchmarks/embedding.py --part allocator`). ONNX Runtime and OpenVINO have arenas of their own.
+(`benchmarks/embedding.py --part allocator`). ONNX Runtime and OpenVINO have their own arenas.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from midspan.encoders.inputs import Embeddable, Layout, OpenedImages, images_of
 from midspan.encoders.preprocessing import Preprocessing
 from midspan.encoders.runtimes.lanes import Lanes
 from midspan.errors import EncoderError, SpaceMismatch
+from midspan.image_size import ImageSize
 from midspan.spaces import URI, Column, Embeddings, FloatArray, IntArray, Space, StrArray
 
 Batch = TypeVar("Batch")
@@ -60,12 +61,7 @@ def image_source(
     layout: Layout | None = None,
 ) -> Source:
     source_images = images_of(items, layout=layout, name=name)
-    size: dict[str, Any] = {
-        "height": preprocessing.height,
-        "width": preprocessing.width,
-        "channels": preprocessing.channels,
-        "fit": preprocessing.fit,
-    }
+    size = preprocessing.image_size
     if isinstance(source_images, Embeddings):
         raise EncoderError(
             f"encoder {name!r} embeds images, but got vectors in {source_images.space}; "
@@ -90,8 +86,8 @@ def image_source(
     return Source(
         ids=source_images.ids if ids is None else _ids(ids, count=len(source_images.ids)),
         columns=columns_of(source_images),
-        read=lambda rows: source_images.load(rows, **size),
-        read_readable=lambda rows: source_images.load_readable(rows, **size),
+        read=lambda rows: source_images.load(rows, size),
+        read_readable=lambda rows: source_images.load_readable(rows, size),
         instant=isinstance(source_images.source, ArraySource | CachedSource)
         and _fits(source_images.source.images, preprocessing),
     )
@@ -322,7 +318,7 @@ def _fits(images: Pixels, preprocessing: Preprocessing) -> bool:
     return images.shape[1:] == expected
 
 
-def _fit(images: Pixels, preprocessing: Preprocessing, size: Mapping[str, Any]) -> Pixels:
+def _fit(images: Pixels, preprocessing: Preprocessing, size: ImageSize) -> Pixels:
     if _fits(images, preprocessing):
         return images
-    return np.stack([fit_array(image, **size) for image in images])
+    return np.stack([fit_array(image, size) for image in images])

@@ -75,8 +75,8 @@ class Encoder(nn.Module):
             )
         if (head.features, head.dim) != (backbone.features, dim):
             raise EncoderError(
-                f"encoder {name!r}: the head maps {head.features} features to {head.dim} dims, "
-                f"wanted {backbone.features} to {dim}"
+                f"encoder {name!r}: expected a head from {backbone.features} features to {dim} "
+                f"dims, got {head.features} to {head.dim}"
             )
         self.name = name
         self.backbone = backbone
@@ -207,7 +207,7 @@ class Encoder(nn.Module):
         """Digest of weights and architecture, not of the name.
 
         Computed each time in training mode. In eval mode it is remembered until a tensor changes,
-        as told by torch's version counters and, since fused optimizers and `.data` escape those,
+        judged by torch's version counters and, since fused optimizers and `.data` escape those,
         by a few numbers of each tensor.
         """
         state = self.state_dict(keep_vars=True)

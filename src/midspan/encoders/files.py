@@ -50,9 +50,9 @@ _KEYS: dict[str, type | tuple[type, ...]] = {
 
 
 def save_encoder(encoder: Encoder, folder: str | Path) -> Path:
-    """A new folder appears whole or not at all; in an old one each file is replaced whole.
+    """A new folder appears complete or not at all; in an existing one each file is replaced.
 
-    If the machine dies between two files, the fingerprint in config.json tells on loading.
+    If the machine dies between two files, loading finds it by the fingerprint in config.json.
     """
     folder = Path(folder)
     weights = {
@@ -136,7 +136,9 @@ def _read_json(path: Path) -> dict[str, Any]:
     except (ValueError, OSError, RecursionError) as error:
         raise FormatError(f"{path}: not readable JSON ({error})") from error
     if not isinstance(values, dict):
-        raise FormatError(f"{path}: holds a {type(values).__name__}, wanted an encoder's settings")
+        raise FormatError(
+            f"{path}: expected the settings of an encoder, got a {type(values).__name__}"
+        )
     return values
 
 
@@ -167,7 +169,7 @@ def _read_config(path: Path) -> dict[str, Any]:
         if not isinstance(config[key], kind) or (kind is int and isinstance(config[key], bool)):
             raise FormatError(f"{path}: {key!r} may not be {config[key]!r}")
     if not all(isinstance(item, str) for item in config["compatible_with"]):
-        raise FormatError(f"{path}: 'compatible_with' wants a list of fingerprints")
+        raise FormatError(f"{path}: 'compatible_with': expected a list of fingerprints")
     return config
 
 
@@ -180,7 +182,7 @@ def _construct(config: Mapping[str, Any], *, source: Path) -> Encoder:
     if dim < 1 or not plain:
         raise FormatError(f"{source}: dim {dim} with head {config['head']} makes no encoder")
     try:
-        with torch.random.fork_rng(devices=[]):  # random weights that are overwritten at once
+        with torch.random.fork_rng(devices=[]):  # random weights that are overwritten right away
             network: Backbone = build(BACKBONES, config["backbone"], what="backbone")
             kind = look_up(HEADS, str(config["head"]["name"]), what="head")
             head = kind(features=network.features, dim=dim)
@@ -237,8 +239,8 @@ def _check_tensors(
         came = weights[name]
         if (came.shape, came.dtype) != (tensor.shape, tensor.dtype):
             raise FormatError(
-                f"{source}: tensor {name!r} is {came.dtype}{tuple(came.shape)}, "
-                f"{CONFIG} wants {tensor.dtype}{tuple(tensor.shape)}"
+                f"{source}: tensor {name!r}: expected {tensor.dtype}{tuple(tensor.shape)} as in "
+                f"{CONFIG}, got {came.dtype}{tuple(came.shape)}"
             )
 
 

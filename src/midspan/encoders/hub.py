@@ -45,7 +45,7 @@ def push_encoder(folder: str | Path, repo: str, *, private: bool = True) -> str:
 
 def _check_name(repo: str) -> None:
     if repo.count("/") != 1 or repo.startswith("/") or repo.endswith("/"):
-        raise EncoderError(f"hub repository {repo!r}: wanted 'organisation/name'")
+        raise EncoderError(f"hub repository: expected 'organisation/name', got {repo!r}")
 
 
 def _import_hub() -> Any:

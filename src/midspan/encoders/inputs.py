@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -15,6 +15,7 @@ from midspan.data import ImageSet, open_images
 from midspan.data.decode import Pixels, fit_array, fit_image
 from midspan.data.sources import FileSource
 from midspan.errors import DataError, EncoderError
+from midspan.image_size import ImageSize
 from midspan.spaces import Embeddings, IntArray
 
 Layout = Literal["HW", "HWC", "NHW", "NHWC"]
@@ -30,9 +31,9 @@ class OpenedImages:
 
     images: Sequence[Image.Image | npt.NDArray[Any]]
 
-    def load(self, rows: IntArray, box: Mapping[str, Any]) -> Pixels:
+    def load(self, rows: IntArray, size: ImageSize) -> Pixels:
         """(B, H, W, C) as the encoder takes them."""
-        return np.stack([_fit(self.images[int(row)], box) for row in rows])
+        return np.stack([_fit(self.images[int(row)], size) for row in rows])
 
 
 def images_of(
@@ -114,7 +115,7 @@ def _files(paths: Sequence[Path]) -> ImageSet:
     return ImageSet(ids=names, source=FileSource(root=Path(), names=names))
 
 
-def _fit(image: Image.Image | npt.NDArray[Any], box: Mapping[str, Any]) -> Pixels:
+def _fit(image: Image.Image | npt.NDArray[Any], size: ImageSize) -> Pixels:
     if isinstance(image, Image.Image):
-        return fit_image(image, **box)
-    return fit_array(image, **box)
+        return fit_image(image, size)
+    return fit_array(image, size)

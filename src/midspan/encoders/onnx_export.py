@@ -81,7 +81,7 @@ class _Vectors(nn.Module):
 
 
 def _example_input(encoder: Encoder, *, batch: int) -> Tensor:
-    """Noise, prepared as the encoder wants it; the same each time."""
+    """Noise, prepared as for the encoder; the same each time."""
     generator = np.random.default_rng(0)
     if encoder.takes_images:
         p = encoder.preprocessing

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 
 from midspan.config import check_settings
-from midspan.data.decode import Channels, Fit, Pixels
+from midspan.data.decode import Pixels
 from midspan.errors import ConfigError, EncoderError, FormatError
+from midspan.image_size import Channels, Fit, ImageSize
 from midspan.spaces import FloatArray
 
 if TYPE_CHECKING:
@@ -55,6 +56,10 @@ class Preprocessing:
         if not all(map(math.isfinite, self.mean)) or not all(0 < s < math.inf for s in self.std):
             raise EncoderError(f"mean {self.mean} and std {self.std}: std must be above zero")
 
+    @property
+    def image_size(self) -> ImageSize:
+        return ImageSize(self.height, self.width, self.channels, self.fit)
+
     def tensor(self, images: Pixels, *, device: torch.device | str | None = None) -> torch.Tensor:
         """uint8 (B, H, W, C) → float32 (B, C, H, W), in channels-last memory.
 
@@ -90,8 +95,8 @@ class Preprocessing:
         expected = (self.height, self.width, self.channels)
         if images.dtype != np.uint8 or images.shape[1:] != expected:
             raise EncoderError(
-                f"images are {images.dtype}{images.shape}; wanted uint8 "
-                f"(B, {self.height}, {self.width}, {self.channels})"
+                f"expected images uint8 (B, {self.height}, {self.width}, {self.channels}), got "
+                f"{images.dtype}{images.shape}"
             )
 
     def _rows(self) -> tuple[FloatArray, FloatArray]:

@@ -1,6 +1,6 @@
 """The uncertainty of an encoder's vectors: one variance for each sub-embedding, learnt afterwards.
 
-`midspan.training.uncertainty` fits the head; here it is kept beside the encoder and used.
+`midspan.training.uncertainty` fits the head; here it is saved next to the encoder and used.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ VARIANCE, CONFIDENCE = "variance", "confidence"  # columns of embeddings, (N, K)
 class UncertaintyHead(nn.Module):
     """Last feature map → FC(D), BN, ReLU → FC(K), BN without affine → one gain and shift → log σ².
 
-    PFE (arXiv:1904.09658), with K values in place of D as URL wants them. Its gain starts at 1e-4
+    PFE (arXiv:1904.09658), with K values in place of D as in URL. Its gain starts at 1e-4
     and its shift at −7, which is ln(1/2D) for its 512 dims of a unit vector: that is where ours
     starts for other dims. log σ² = log(1e-6 + exp(·)) as in its code, so σ² stays above 1e-6.
     """
@@ -73,7 +73,7 @@ class UncertaintyHead(nn.Module):
         return torch.log(1e-6 + raw.exp())
 
     def save(self, encoder: Encoder, folder: str | Path) -> Path:
-        """Beside the encoder that it was fitted for, whose fingerprint it remembers."""
+        """Next to the encoder that it was fitted for, with its fingerprint."""
         path = find_folder(folder) / UNCERTAINTY
         facts = {"inputs": self.inputs, "dim": self.dim, "sub_embeddings": self.sub_embeddings}
         weights = {n: t.detach().cpu().contiguous() for n, t in self.state_dict().items()}
@@ -140,7 +140,7 @@ def embed_judged(
             f"encoder {encoder.name!r} has no confidences, and no uncertainty head is given: "
             "nothing would be judged; use encoder.embed"
         )
-    told: dict[str, list[FloatArray]] = {}
+    judged: dict[str, list[FloatArray]] = {}
 
     @torch.inference_mode()
     def run(x: Tensor) -> FloatArray:
@@ -148,9 +148,9 @@ def embed_judged(
         vectors: FloatArray = encoder.from_features(features).cpu().numpy()
         confidence = encoder.confidence_of(features)
         if confidence is not None:
-            told.setdefault(CONFIDENCE, []).append(confidence.cpu().numpy())
+            judged.setdefault(CONFIDENCE, []).append(confidence.cpu().numpy())
         if uncertainty is not None:
-            told.setdefault(VARIANCE, []).append(uncertainty(features).exp().cpu().numpy())
+            judged.setdefault(VARIANCE, []).append(uncertainty(features).exp().cpu().numpy())
         return vectors
 
     was_training = encoder.training
@@ -175,5 +175,5 @@ def embed_judged(
         )
     finally:
         encoder.train(was_training)
-    columns: dict[str, Column] = {name: np.concatenate(parts) for name, parts in told.items()}
+    columns: dict[str, Column] = {name: np.concatenate(parts) for name, parts in judged.items()}
     return embeddings.with_columns(columns)

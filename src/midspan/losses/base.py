@@ -28,19 +28,19 @@ class RecognitionLoss(nn.Module):
 
     has_classifier: ClassVar[bool] = True  # False: pairs only, logits are None
     normalised: ClassVar[bool] = True  # cosines of unit rows, or plain dot products
-    uses_confidence: ClassVar[bool] = False  # True: wants an encoder that is `confident`
+    uses_confidence: ClassVar[bool] = False  # True: requires a `confident` encoder
     shardable: ClassVar[bool] = False  # True: cross-entropy, so its classes may be in parts
     has_bias: bool = False  # may follow from the settings
     scale: float = 1.0
-    proxy_lr: float = 1.0  # learning rate of the class rows, as a multiple of the encoder's
+    proxy_lr: float = 1.0  # learning rate of the class weights, as a multiple of the encoder's
 
     def __init__(self) -> None:
         super().__init__()
-        self.rows: nn.Parameter | None = None  # (C, D) class rows
+        self.rows: nn.Parameter | None = None  # (C, D) class weights
         self.bias: nn.Parameter | None = None  # (C,)
 
     def prepare(self, *, num_classes: int, dim: int) -> None:
-        """Make the class rows; drawn as for a linear layer, from torch's global generator."""
+        """Create the class weights, drawn as for a linear layer from torch's global generator."""
         bound = 1.0 / math.sqrt(dim)
         self.rows = nn.Parameter(torch.empty(num_classes, dim).uniform_(-bound, bound))
 
@@ -59,15 +59,15 @@ class RecognitionLoss(nn.Module):
         return value if bounds is None else value + bounds
 
     def start_rows(self, rows: Tensor, known: Tensor) -> None:
-        """Begin at the directions of these rows (C, d) where `known` (C,); called after `prepare`.
+        """Start at the directions of these rows (C, d) where `known` (C,); called after `prepare`.
 
-        d may be less than the dims of the loss: the first d dims then begin there. Lengths stay
-        as they were drawn.
+        d may be less than the dims of the loss: then only the first d dims start there. Lengths
+        stay as they were drawn.
         """
         have = None if self.rows is None else tuple(self.rows.shape)
         if self.rows is None or len(self.rows) != len(rows) or self.rows.shape[1] < rows.shape[1]:
             raise ConfigError(
-                f"class rows cannot start at {tuple(rows.shape)} old centres: this loss has rows "
+                f"class weights cannot start at {tuple(rows.shape)} old centres: this loss has "
                 f"{have}; use a loss with a classifier and at least the old dim, or drop "
                 "[classifier] init"
             )
@@ -78,12 +78,12 @@ class RecognitionLoss(nn.Module):
             first.copy_(torch.where(known.unsqueeze(1), started, first))
 
     def fix_rows(self, rows: Tensor) -> None:
-        """Keep these class rows (C, D) to the end; called after `prepare`."""
+        """Keep these class weights (C, D) fixed; called after `prepare`."""
         if self.rows is None or self.rows.shape != rows.shape:
             have = None if self.rows is None else tuple(self.rows.shape)
             raise ConfigError(
-                f"fixed class rows of shape {tuple(rows.shape)} do not fit this loss, whose rows "
-                f"are {have}; use a loss with a classifier, e.g. name = 'cosface'"
+                f"fixed class weights: expected shape {have}, got {tuple(rows.shape)}; "
+                "use a loss with a classifier, e.g. name = 'cosface'"
             )
         self.rows = nn.Parameter(rows.detach().clone(), requires_grad=False)
 
@@ -91,7 +91,7 @@ class RecognitionLoss(nn.Module):
         return self.logits_of(vectors, self.class_rows())
 
     def logits_of(self, vectors: Tensor, rows: Tensor, bias: Tensor | None = None) -> Tensor:
-        """With other class rows (C, D) than its own, such as a slice of them."""
+        """With other class weights (C, D) than its own, such as a slice of them."""
         return self.scale * cosines(vectors, rows)
 
     def margin_on(self, own: Tensor) -> Tensor:
@@ -99,9 +99,9 @@ class RecognitionLoss(nn.Module):
         return torch.zeros_like(own)
 
     def confident_logits(self, vectors: Tensor, confidence: Tensor | None) -> Tensor | None:
-        """As `logits`, for an encoder that says how sure it is of its K sub-embeddings (B, K).
+        """As `logits`, for an encoder with a confidence for each of its K sub-embeddings (B, K).
 
-        A loss that does not ask for confidences has the same logits with and without them.
+        A loss that does not use confidences has the same logits with and without them.
         """
         return self.logits(vectors)
 
@@ -110,7 +110,7 @@ class RecognitionLoss(nn.Module):
         return None
 
     def typical_scale(self) -> float:
-        """By what a cosine is multiplied, on average: for those who reuse the class rows."""
+        """The mean factor of a cosine, for those who reuse the class weights."""
         return self.scale
 
     def part(
@@ -122,10 +122,10 @@ class RecognitionLoss(nn.Module):
         confidence: Tensor | None = None,
         classes: Tensor | None = None,
     ) -> Tensor:
-        """The loss of these dims alone, with the same dims of the class rows.
+        """The loss of these dims alone, with the same dims of the class weights.
 
         Nothing outside of the slice gets a gradient. classes: (K,) ascending, the only ones that
-        are told apart; every label is one of them.
+        are compared; every label is one of them.
         """
         logits = None
         if self.has_classifier:
@@ -140,11 +140,11 @@ class RecognitionLoss(nn.Module):
         return value
 
     def check_own_classes(self) -> None:
-        """Only a cross-entropy over class rows can be one over some of the classes."""
+        """Only a cross-entropy over class weights can be computed over some of the classes."""
         if not self.shardable:
             raise ConfigError(
-                f"[train] own_classes = true needs a cross-entropy over class rows, and "
-                f"{type(self).__name__} is none; use e.g. [loss] name = 'cosface', or drop it"
+                f"[train] own_classes = true needs a cross-entropy over class weights, and "
+                f"{type(self).__name__} is not one; use e.g. [loss] name = 'cosface', or drop it"
             )
 
     def forward(self, *, vectors: Tensor, logits: Tensor | None, labels: Tensor) -> Tensor:
@@ -162,7 +162,7 @@ def cosines(vectors: Tensor, rows: Tensor) -> Tensor:
 
 
 def at_label(logits: Tensor, labels: Tensor, change: Tensor | float) -> Tensor:
-    """`logits` with `change` added where the label is: the place of every margin."""
+    """`logits` with `change` added at the label, where every margin applies."""
     index = labels.unsqueeze(1)
     if isinstance(change, float):
         change = torch.full_like(index, change, dtype=logits.dtype)

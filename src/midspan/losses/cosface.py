@@ -15,7 +15,7 @@ class CosFace(RecognitionLoss):
     """CE over s·(c_j − m·[j = y]).
 
     Paper: arXiv:1801.09414. Defaults: scale 64, margin 0.35 (paper). Data sets of a few hundred
-    classes and small encoders want less of both.
+    classes and small encoders need less of both.
 
     Args:
         scale: s, of the cosines.

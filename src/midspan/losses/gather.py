@@ -2,9 +2,9 @@
 
 Where several processes train together, each encodes its share of the images; from there on every
 process has the vectors of the whole batch and computes the same loss of it. So a loss or a method
-never has to know that there are others: what it mines, counts and normalises by is the whole batch.
+need not know that there are others: it mines, counts and normalises over the whole batch.
 
-It stands here because losses may not import training; training, methods and losses may all enter.
+It is here because losses may not import training; training, methods and losses may all use it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, own: Tensor, sizes: tuple[int, ...]) -> Tensor:
         ctx.sizes = sizes
-        most = max(sizes)  # all_gather wants equal sizes
+        most = max(sizes)  # all_gather needs equal sizes
         sent = own.new_zeros(most, *own.shape[1:])
         sent[: len(own)] = own
         parts = [torch.empty_like(sent) for _ in sizes]

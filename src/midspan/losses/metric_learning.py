@@ -16,7 +16,7 @@ from midspan.losses.base import RecognitionLoss
 class MetricLearning(RecognitionLoss):
     """`loss = "TripletMarginLoss"`, `settings = {margin = 0.1}`, and a miner in the same way.
 
-    Classification losses of that library get `num_classes` and `embedding_size` by themselves.
+    Classification losses of that library get `num_classes` and `embedding_size` automatically.
 
     Args:
         loss: Name of a loss of pytorch-metric-learning.
@@ -72,11 +72,13 @@ class MetricLearning(RecognitionLoss):
         classes: Tensor | None = None,
     ) -> Tensor:
         if classes is not None:
-            raise ConfigError(f"[train] own_classes = true does not go with {type(self).__name__}")
+            raise ConfigError(
+                f"[train] own_classes = true cannot be used with {type(self).__name__}"
+            )
         if list(self.parameters()):
             raise ConfigError(
-                "a loss of pytorch-metric-learning that learns class rows cannot judge a slice of "
-                "the embedding; use 'proxy-anchor', 'proxy-nca' or a loss on pairs"
+                "a loss of pytorch-metric-learning that learns class weights cannot judge a slice "
+                "of the embedding; use 'proxy-anchor', 'proxy-nca' or a loss on pairs"
             )
         return super().part(vectors, labels, dims)
 
@@ -95,15 +97,15 @@ def _find(kind: str, name: str) -> type[nn.Module]:
         raise MissingDependency(
             "pytorch-metric-learning", extra="train", required_for="loss 'metric-learning'"
         ) from error
-    found = getattr(module, name, None)
-    if not isinstance(found, type):
+    kind_class = getattr(module, name, None)
+    if not isinstance(kind_class, type):
         known = ", ".join(sorted(n for n in vars(module) if n[0].isupper()))
         raise ConfigError(f"pytorch-metric-learning has no {kind} {name!r}; known: {known}")
-    return found
+    return kind_class
 
 
 def _takes(target: type[nn.Module], argument: str) -> bool:
-    """Its classes pass settings up by **kwargs, so every class of the chain is asked."""
+    """Its classes pass settings up by **kwargs, so every class of the chain is checked."""
     return any(
         argument in inspect.signature(vars(cls)["__init__"]).parameters
         for cls in target.__mro__

@@ -13,7 +13,7 @@ from midspan.errors import ConfigError
 from midspan.losses.base import RecognitionLoss
 from midspan.losses.sharded import cross_entropy, for_all, world
 
-AT_ONCE = 2**22  # numbers of the first class rows that are drawn at once
+AT_ONCE = 2**22  # numbers of the initial class weights that are drawn at a time
 
 
 @dataclass(slots=True)
@@ -45,7 +45,7 @@ class PartialFC(RecognitionLoss):
     whole softmax, in value and gradient, on any number of processes.
 
     At a lower rate the classes of the batch always count, and the others by chance, so that
-    rate · C of all C do on average. Every class is drawn by itself and not a fixed number in each
+    rate · C of all C do on average. Every class is drawn independently, not a fixed number in each
     process, so that the sample does not depend on the number of processes (departs).
 
     Papers: arXiv:2010.05222, arXiv:2203.15565. Default: rate 1, nothing is left out.
@@ -59,14 +59,16 @@ class PartialFC(RecognitionLoss):
         if not base.shardable:
             raise ConfigError(
                 f"[classifier] sharded = true: {type(base).__name__} is not a softmax over class "
-                "rows; use [loss] name = softmax, normalised-softmax, cosface or arcface"
+                "weights; use [loss] name = softmax, normalised-softmax, cosface or arcface"
             )
         if not 0 < rate <= 1:
-            raise ConfigError(f"[classifier] sample_rate = {rate}: wanted 0 < sample_rate <= 1")
+            raise ConfigError(
+                f"[classifier] sample_rate: expected 0 < sample_rate <= 1, got {rate}"
+            )
         self.base = base
         self.rate = rate
         self.proxy_lr = base.proxy_lr
-        self.fixed = False  # rows that a method gives are not learnt
+        self.fixed = False  # weights that a method provides are not trained
         self.drawn: Drawn | None = None
         self._held: ClassPart | None = None
 
@@ -102,14 +104,14 @@ class PartialFC(RecognitionLoss):
         held = self.held
         if rows.shape != (held.total, held.rows.shape[1]):
             raise ConfigError(
-                f"fixed class rows of shape {tuple(rows.shape)} do not fit {held.total} classes of "
-                f"{held.rows.shape[1]} dims"
+                f"fixed class weights: expected shape {(held.total, held.rows.shape[1])}, got "
+                f"{tuple(rows.shape)}"
             )
         held.rows = rows[held.first : held.last].detach().clone()
         self.fixed = True
 
     def logits(self, vectors: Tensor) -> None:
-        """Nobody has all of them."""
+        """No process has all of them."""
         return None
 
     def typical_scale(self) -> float:
@@ -125,14 +127,16 @@ class PartialFC(RecognitionLoss):
         classes: Tensor | None = None,
     ) -> Tensor:
         if classes is not None:
-            raise ConfigError(f"[train] own_classes = true does not go with {type(self).__name__}")
+            raise ConfigError(
+                f"[train] own_classes = true cannot be used with {type(self).__name__}"
+            )
         return self._value(vectors, labels, dims)
 
     def forward(self, *, vectors: Tensor, logits: Tensor | None, labels: Tensor) -> Tensor:
         return self._value(vectors, labels, slice(None))
 
     def class_rows(self) -> Tensor:
-        raise RuntimeError("the class rows are in parts; ask `held`")
+        raise RuntimeError("the class weights are in parts; use `held`")
 
     def _value(self, vectors: Tensor, labels: Tensor, dims: slice) -> Tensor:
         drawn = self._draw(labels)

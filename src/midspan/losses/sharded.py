@@ -1,7 +1,7 @@
-"""A softmax whose classes are spread over processes: what they have to tell each other.
+"""A softmax whose classes are spread over processes, and what they exchange.
 
 Every process computes the same loss of the same vectors, each with its own classes. One process
-alone tells nobody anything.
+alone exchanges nothing.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class _ForAll(torch.autograd.Function):
 
 
 class _CrossEntropy(torch.autograd.Function):
-    """One (B, S) buffer beside the logits: it becomes the gradient."""
+    """One (B, S) buffer besides the logits: it becomes the gradient."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, images: Tensor, places: Tensor) -> Tensor:

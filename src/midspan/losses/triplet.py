@@ -36,7 +36,7 @@ class Triplet(RecognitionLoss):
         self.margin = margin
 
     def prepare(self, *, num_classes: int, dim: int) -> None:
-        """Nothing to learn beside the encoder."""
+        """Nothing to learn besides the encoder."""
 
     def logits(self, vectors: Tensor) -> None:
         return None

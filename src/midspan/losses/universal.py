@@ -21,7 +21,7 @@ class Universal(RecognitionLoss):
     of a `confident` encoder. With K = 1 and a constant s it is CosFace with margin m / s.
 
     Paper: Shi et al., CVPR 2020 (Universal Representation Learning), Eq. 8. Defaults: margin 30 and
-    weight 0.001 of the regulariser, which we have from memory and a third-party notebook. The
+    weight 0.001 of the regulariser, from memory and a third-party notebook. The
     margin is in units of the logits. Both are meant for faces in 512 dims, with confidences around
     64: with few classes and small encoders take a fifth of the margin, and let the confidences
     start lower ([encoder] first_confidence).
@@ -81,7 +81,9 @@ class Universal(RecognitionLoss):
     ) -> Tensor:
         """Of the sub-embeddings inside of these dims, with their own confidences."""
         if classes is not None:
-            raise ConfigError(f"[train] own_classes = true does not go with {type(self).__name__}")
+            raise ConfigError(
+                f"[train] own_classes = true cannot be used with {type(self).__name__}"
+            )
         seen = _required(confidence)
         width = vectors.shape[1] // seen.shape[1]
         if dims.start % width or dims.stop % width:

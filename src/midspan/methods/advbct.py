@@ -15,11 +15,11 @@ from midspan.methods.base import Batch, Method
 from midspan.methods.direct import same_dim
 from midspan.methods.old import OldArtifacts
 
-NEW, OLD = 0, 1  # what the discriminator tells apart
+NEW, OLD = 0, 1  # the classes of the discriminator
 
 
 class AdvBCT(Method):
-    """p2s_weight · L_p2s + adversarial_weight · γ · L_adv, beside the recognition loss.
+    """p2s_weight · L_p2s + adversarial_weight · γ · L_adv, in addition to the recognition loss.
 
     Paper: CVPR 2023 (AdvBCT). With n the unit new vector, c the old class centre (mean of unit
     vectors) and r the largest distance of the class's old vectors to it, outliers left out:
@@ -33,7 +33,7 @@ class AdvBCT(Method):
     α = 2/(1 + e^(−10p)) − 1 with p the share of training done: released code. threshold 0.4: paper,
     figure 5 (released setting 1.0). gamma "falling": paper, whose code has (E − e + 1)/E in epoch e
     of E. reduction "batch" and p2s_weight 25, ours: the released code's 1 on the "mean" over the
-    samples outside pushes each the harder the fewer they are, and is too weak beside a cosine loss
+    samples outside pushes each the harder the fewer they are, and is too weak next to a cosine loss
     of scale 24; "batch" divides by all samples of bounded classes (docs/methods/advbct.md,
     benchmarks/tune_methods.py). The paper's equation is "sum". sgd_lr 0.1: discriminator and
     boundaries learn by SGD, as everything does in the released code; under AdamW, which scales
@@ -41,7 +41,7 @@ class AdvBCT(Method):
 
     Departs:
     - One discriminator pass over new and old vectors together. The released code makes two, each
-      with batch statistics of its own, which hide any shift or scale between the two.
+      with its own batch statistics, which hide any shift or scale between the two.
     - The discriminator sees unit vectors: the cache of old vectors holds directions only, and
       search compares by cosine.
     - γ falls at every step as 1 − p: the code's value less 1/E at the start of each epoch.

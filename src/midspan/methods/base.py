@@ -50,9 +50,9 @@ class Method(nn.Module):
     """
 
     uses_old: ClassVar[bool]
-    uses_classifier: bool = False  # needs logits or class_rows; may follow from the settings
-    uses_mixed: bool = False  # has a term on mixed images; may follow from the settings
-    sgd_lr: float | None = None  # what it learns has SGD of its own with this rate
+    uses_classifier: bool = False  # needs logits or class weights; may depend on the settings
+    uses_mixed: bool = False  # has a term on mixed images; may depend on the settings
+    sgd_lr: float | None = None  # what it learns has its own SGD with this rate
     directions: tuple[str, ...]  # "direct", "backward", "forward"; may follow from the settings
 
     @classmethod
@@ -69,8 +69,8 @@ class Method(nn.Module):
         """Ready to train with: measured on the old vectors of all training images.
 
         old_vectors: (N, D_old), by the old encoder. labels: (N,) classes 0 … C−1 as the loss has
-        them. dim: of the new vectors. classifier, label_map: the old class rows and the old class
-        of each new one (−1: none), for the methods that can use them. settings: the method's own.
+        them. dim: of the new vectors. classifier, label_map: the old class weights and the old
+        class of each new one (−1: none), if the method can use them. settings: the method's own.
         """
         if labels.ndim != 1 or labels.is_floating_point() or len(labels) != len(old_vectors):
             raise ConfigError(

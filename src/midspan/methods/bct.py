@@ -17,7 +17,7 @@ from midspan.methods.old_rows import centre_rows, with_synthesised_rows
 class BCT(Method):
     """Influence loss: weight · cross-entropy of the new vectors under the old classifier.
 
-    Paper: arXiv:2003.11942. `classifier` says what stands for the old classifier:
+    Paper: arXiv:2003.11942. `classifier` says what is used as the old classifier:
 
     - "old": its own rows; only images of classes that it knew count;
     - "synthesised": its own rows for the classes it knew, the old class centre for every other
@@ -28,7 +28,7 @@ class BCT(Method):
 
     Defaults: weight 3, ours (benchmarks/tune_methods.py; the released code of BCT and of AdvBCT's
     benchmark have 1, which leaves cross nearer to old self); scale 24, the logit scale
-    of centres that stand without an old classifier (that of the recognition loss in
+    of centres without an old classifier (that of the recognition loss in
     benchmarks/configs); temperature 1.
     Departs: where the old classifier is normalised, centres and rows are both unit vectors, so
     that synthesised classes compete on equal terms; otherwise centres get the median row norm.
@@ -93,13 +93,13 @@ class BCT(Method):
             if self.classifier == "old" and not (target_of >= 0).any():
                 raise ConfigError(
                     "bct with classifier = 'old' needs classes that the old classifier knows, and "
-                    "none of the training classes has the name of one of its; use classifier = "
+                    "none of the training classes has the name of one of them; use classifier = "
                     "'synthesised', or data with the class names of the old run"
                 )
         if self.classifier == "distilled" and not frozen.normalised:
             raise ConfigError(
                 "bct with classifier = 'distilled' needs the old logits, and a plain softmax "
-                "classifier wants raw vectors where only unit vectors are kept; use "
+                "classifier needs raw vectors where only unit vectors are kept; use "
                 "classifier = 'synthesised'"
             )
         self.scale, self._normalised = frozen.scale, frozen.normalised

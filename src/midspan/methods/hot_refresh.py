@@ -21,7 +21,7 @@ class HotRefresh(Method):
 
     - "contrastive": -log( e^{n_i·o_i/τ} / (e^{n_i·o_i/τ} + Σ e^{n_i·o_k/τ} + Σ e^{n_i·n_k/τ}) );
     - "triplet": mean of max(0, ‖n_i-o_i‖ - ‖n_i-o_k‖ + margin), plus the same with n_k;
-    - "classifier": cross-entropy over the old classifier's logits beside the new classifier's with
+    - "classifier": cross-entropy over the old classifier's logits next to the new classifier's with
       its true class left out; the target is the old row of the label. Classes that the old
       classifier did not know get their old centre as row, all of them if only vectors are known.
 

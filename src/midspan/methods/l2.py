@@ -16,13 +16,13 @@ from midspan.methods.transformation import Maps
 
 
 class L2(Method):
-    """weight · mean_i max(0, ‖ẑ_new - ẑ_old‖ - dead_zone)², unit vectors, beside recognition.
+    """weight · mean_i max(0, ‖ẑ_new - ẑ_old‖ - dead_zone)², unit vectors, with recognition.
 
     If the dims differ, one linear map a direction is learnt along, and the term is the mean of the
     two: new vectors in the old space, old vectors in the new one.
 
     Defaults: weight 10 (MixBCT's code for this baseline); dead_zone 0, the plain squared distance
-    (MixBCT's code offers it). The baseline φ_l2 of LCE (ICCV 2021), which is no method of its own.
+    (MixBCT's code offers it). The baseline φ_l2 of LCE (ICCV 2021), not proposed as a method there.
     Departs: openBCT's variant trains with this term alone; set [train] recognition_weight = 0 for
     that. MixBCT's dead zone is linear beyond its edge, ours is squared, so that 0 gives L2.
 
@@ -47,7 +47,9 @@ class L2(Method):
     def __init__(self, *, weight: float = 10.0, dead_zone: float = 0.0) -> None:
         super().__init__()
         if dead_zone < 0:
-            raise ConfigError(f"l2 wants dead_zone >= 0, got {dead_zone}; unit vectors are 0 to 2")
+            raise ConfigError(
+                f"l2: expected dead_zone >= 0, got {dead_zone}; unit vectors are 0 to 2"
+            )
         self.weight = weight
         self.dead_zone = dead_zone
         self.learnt: Maps | None = None

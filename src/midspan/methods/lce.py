@@ -1,4 +1,4 @@
-"""LCE: class rows on the old class centres, images no further from them than the old ones were."""
+"""LCE: class weights on the old class centres, images no further from them than before."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class LCE(Method):
     ) -> None:
         super().__init__()
         if slack < 0:
-            raise ConfigError(f"lce wants slack >= 0 (radians), got {slack}")
+            raise ConfigError(f"lce: expected slack >= 0 (radians), got {slack}")
         self.align = align
         self.boundary = boundary
         self.boundary_form = boundary_form
@@ -111,8 +111,8 @@ class LCE(Method):
     def terms(self, batch: Batch) -> dict[str, Tensor]:
         if batch.class_rows is None:
             raise ConfigError(
-                "lce aligns the class rows of the recognition loss, and this loss has none; use a "
-                "loss with a classifier, e.g. [loss] name = 'cosface'"
+                "lce aligns the class weights of the recognition loss, and this loss has none; use "
+                "a loss with a classifier, e.g. [loss] name = 'cosface'"
             )
         return {
             "align": self.align * self._align(batch.class_rows),

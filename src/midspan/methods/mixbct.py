@@ -18,8 +18,8 @@ from midspan.methods.old import OldArtifacts
 class MixBCT(Method):
     """A random `share` of each batch enters the recognition loss with its old vector.
 
-    Paper: arXiv:2308.06948 (MixBCT). The class rows must then suit old and new vectors alike, so
-    the new ones gather where the old ones are. No term of its own, nothing to weigh.
+    Paper: arXiv:2308.06948 (MixBCT). The class weights must then suit old and new vectors alike, so
+    the new ones gather where the old ones are. It has no term and no weight.
 
     Only credible images are replaced: in each class the `credible` part of images whose old
     vectors are closest to the class centre, rounded up, so a class of one image is credible.

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from midspan.errors import DataError
 from midspan.spaces import Space
 
-PART = 2**16  # images whose old vectors are worked on at once: the rest stays in the mapped file
+PART = 2**16  # images whose old vectors are processed at a time: the rest stays in the mapped file
 FEW = 4  # classes with fewer images keep all of them: quartiles of three values say nothing
 
 

@@ -1,4 +1,4 @@
-"""Class rows that stand for the old classifier where it has none of its own: the old centres."""
+"""Class weights for classes that the old classifier does not know: the old class centres."""
 
 from __future__ import annotations
 
@@ -34,9 +34,11 @@ def with_synthesised_rows(old: OldArtifacts, *, scale: float) -> tuple[OldClassi
     )
 
 
-def centre_rows(old: OldArtifacts, wanted: Tensor, *, scale: float) -> tuple[OldClassifier, Tensor]:
-    """(classifier whose rows are the centres of the `wanted` (C,) classes, new class → row)."""
-    rows = F.normalize(old.centres[wanted])
+def centre_rows(
+    old: OldArtifacts, classes: Tensor, *, scale: float
+) -> tuple[OldClassifier, Tensor]:
+    """(classifier whose rows are the centres of these `classes` (C,), new class → row)."""
+    rows = F.normalize(old.centres[classes])
     target_of = torch.full_like(old.label_map, -1)
-    target_of[wanted] = torch.arange(len(rows))
+    target_of[classes] = torch.arange(len(rows))
     return OldClassifier(rows=rows, bias=None, scale=scale, normalised=True), target_of

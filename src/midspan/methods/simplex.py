@@ -1,4 +1,4 @@
-"""Fixed class rows at the vertices of a simplex: where a class lies is agreed on beforehand."""
+"""Fixed class weights at the vertices of a simplex: where a class lies is agreed on beforehand."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ EXACT = 1e-3  # cosines that differ by less are the same: rows are stored in sin
 
 
 class Simplex(Method):
-    """The recognition loss keeps class rows that are the K vertices of a regular simplex.
+    """The recognition loss keeps class weights that are the K vertices of a regular simplex.
 
     Papers: CoReS, CL²R and arXiv:2405.02581 (d-Simplex fixed classifiers). All pairs of rows have
     the cosine −1/(K − 1), the least that K rows can share. An encoder that is trained again with
-    the same rows puts every class where the previous one did. No term of its own.
+    the same rows puts every class where the previous one did. It has no term.
 
     - Without an old encoder (`follow_old` = false): class k gets vertex k.
     - The old encoder was trained with the same simplex: classes that it knew keep their row, found
@@ -140,7 +140,7 @@ def _kept(old: OldArtifacts, vertices: Tensor) -> Tensor | None:
     if missing > len(others):
         raise ConfigError(
             f"simplex: {missing} classes are new, but only {len(others)} of {len(vertices)} "
-            "vertices are free; the number of vertices cannot grow, so train the chain anew with "
+            "vertices are free; the number of vertices cannot grow, so train the chain again with "
             "larger classes, or set follow_old = false"
         )
     rows = torch.empty(len(known), vertices.shape[1], dtype=torch.float64)

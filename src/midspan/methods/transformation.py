@@ -19,8 +19,8 @@ class Transformation(nn.Module):
     its code 4 blocks of 4 paths with hidden 16). The last layer of a path starts at 0, so training
     starts at the linear map. Goes from unit vectors to vectors whose direction alone counts.
 
-    Departs: a linear step in front, so that dims may differ. No batch norm: class rows in one term
-    and image vectors in another would leave statistics that fit neither, and a map without
+    Departs: a linear step in front, so that dims may differ. No batch norm: class weights in one
+    term and image vectors in another would leave statistics that fit neither, and a map without
     statistics is the same function in training, in evaluation and as a saved bridge. No PReLU
     after the last layer of a path: one product then sums all paths, in half the time.
     """
@@ -74,7 +74,9 @@ class Maps(nn.Module):
     ) -> None:
         super().__init__()
         if depth < 0:
-            raise ConfigError(f"a transformation wants depth >= 0 (0: linear only), got {depth}")
+            raise ConfigError(
+                f"a transformation: expected depth >= 0 (0: linear only), got {depth}"
+            )
         if old.space.metric != "cosine":
             raise ConfigError(
                 f"maps are learnt between directions, but the old space {old.space} also counts "

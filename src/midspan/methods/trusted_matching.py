@@ -14,7 +14,7 @@ from midspan.methods.base import Batch, Method
 from midspan.methods.old import OldArtifacts
 
 SMALLEST = 1e-2  # of the largest variance: old directions of less are not raised further
-PART = 2**16  # images whose old vectors are added up at once
+PART = 2**16  # images whose old vectors are added up at a time
 SEARCH_STEPS = 20  # halvings of the interval in which the least repair is: 1e-6 of it is left
 
 
@@ -153,11 +153,11 @@ class TrustedMatching(Method):
         return F.normalize(vectors[:, : self._old_dim])
 
     def _recognised(self, new: Tensor, batch: Batch) -> Tensor:
-        """The prefix by itself tells the classes apart, by the same dims of the class rows."""
+        """The prefix alone separates the classes, by the same dims of the class weights."""
         if batch.class_rows is None:
             raise ConfigError(
-                "trusted-matching with more dims than the old encoder needs the class rows (C, D) "
-                "of the new classifier; pass class_rows, or set prefix_weight = 0"
+                "trusted-matching with more dims than the old encoder needs the class weights "
+                "(C, D) of the new classifier; pass class_rows, or set prefix_weight = 0"
             )
         rows = F.normalize(batch.class_rows[:, : self._old_dim].to(new.dtype))
         return F.cross_entropy(self.scale * new @ rows.T, batch.labels)

@@ -17,7 +17,7 @@ from midspan.methods.base import Batch, Method
 from midspan.methods.direct import same_dim
 from midspan.methods.old import OldArtifacts
 
-PADDED = 2**23  # entries of the padded graphs that are worked on at once
+PADDED = 2**23  # entries of the padded graphs that are processed at a time
 
 
 class UniBCT(Method):
@@ -45,7 +45,7 @@ class UniBCT(Method):
       yet is outside of the graph: it keeps its plain share of the mean.
     - Prototypes are compared by cosine with a scale of our own; in the port the logits are plain
       products whose size is whatever the old vectors' norm was.
-    - Only the mean is wanted, so one system of m unknowns is solved for each class: the weights
+    - Only the mean is needed, so one system of m unknowns is solved for each class: the weights
       of its images, as PageRank does.
 
     Args:
@@ -114,14 +114,14 @@ class UniBCT(Method):
 
     def prepare(self, *, old: OldArtifacts | None, num_classes: int, dim: int) -> None:
         old = same_dim(old, dim=dim, method="unibct")
-        wanted = old.counts > 0
+        present = old.counts > 0
         target_of = torch.full((num_classes,), -1)
-        target_of[wanted] = torch.arange(int(wanted.sum()))
+        target_of[present] = torch.arange(int(present.sum()))
         # The old vectors come from the cache again after a restart; the rest is saved.
         self._old_vectors = old.vectors.detach()  # (N, D)
         self._images = torch.argsort(old.labels, stable=True)  # (N,) class by class
-        self._counts = old.counts[wanted]  # (P,)
-        self.register_buffer("prototypes", old.centres[wanted].detach().clone())  # (P, D)
+        self._counts = old.counts[present]  # (P,)
+        self.register_buffer("prototypes", old.centres[present].detach().clone())  # (P, D)
         self.register_buffer("target_of", target_of)  # (C,) new class → prototype, or -1
         kept = len(old.vectors) if self.refine_at else 0
         self.register_buffer("bank", torch.zeros(kept, dim))  # (N, D) unit new vectors
@@ -160,7 +160,7 @@ class UniBCT(Method):
 
     @torch.no_grad()
     def refine(self) -> None:
-        """Prototypes anew, from the vectors in the bank."""
+        """Compute the prototypes again, from the vectors in the bank."""
         device, dtype = self.bank.device, self.bank.dtype
         ends = self._counts.cumsum(0)
         for classes, size in _groups(self._counts, apart_from=self.closed_form_up_to):
@@ -216,7 +216,7 @@ def image_weights(
 def _groups(counts: Tensor, *, apart_from: int) -> Iterator[tuple[Tensor, int]]:
     """(classes, size of the largest): like sizes together, as many as fit in PADDED.
 
-    Classes of more images than `apart_from` are in groups of their own.
+    Classes of more images than `apart_from` are in separate groups.
     """
     order = counts.argsort(descending=True)
     large = int((counts > apart_from).sum())

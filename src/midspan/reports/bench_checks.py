@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from midspan.reports.bench_summary import UPPER, ChainEntry, Entry
+from midspan.reports.bench_summary import UPPER, BenchChain, MethodSummary
 from midspan.reports.bench_tables import PARTS, by_method, ranked
 from midspan.reports.numbers import fraction, percent
 
@@ -14,22 +14,22 @@ NEAR = 0.1  # of the way from random vectors to old self
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class BenchCheck:
     holds: bool
     text: str
     exceptions: tuple[str, ...]
 
 
-def checks(entries: Sequence[Entry], chains: Sequence[ChainEntry]) -> list[Check]:
-    found = [_criterion(entries), _self(entries), _independent(entries)]
+def checks(entries: Sequence[MethodSummary], chains: Sequence[BenchChain]) -> list[BenchCheck]:
+    results = [_criterion(entries), _self(entries), _independent(entries)]
     if any(e.group == "ablation" for e in entries):
-        found.append(_ablation(entries))
+        results.append(_ablation(entries))
     if chains:
-        found.append(_chains(chains))
-    return found
+        results.append(_chains(chains))
+    return results
 
 
-def _criterion(entries: Sequence[Entry]) -> Check:
+def _criterion(entries: Sequence[MethodSummary]) -> BenchCheck:
     methods = by_method(entries)
     missed = tuple(
         f"{e.method}, {_case(e)}: {fraction(e.mean['cross'])}, old self "
@@ -38,10 +38,10 @@ def _criterion(entries: Sequence[Entry]) -> Check:
         for e in methods[name]
         if not e.meets
     )
-    return Check(not missed, "cross is above old self for every method, case and seed", missed)
+    return BenchCheck(not missed, "cross is above old self for every method, case and seed", missed)
 
 
-def _self(entries: Sequence[Entry]) -> Check:
+def _self(entries: Sequence[MethodSummary]) -> BenchCheck:
     methods = by_method(entries)
     short = tuple(
         f"{e.method}, {_case(e)}: {percent(e.self_share)}"
@@ -50,10 +50,10 @@ def _self(entries: Sequence[Entry]) -> Check:
         if e.self_share < ENOUGH
     )
     text = f"new self is at least {ENOUGH:.0%} of an encoder trained alone"
-    return Check(not short, text, short)
+    return BenchCheck(not short, text, short)
 
 
-def _independent(entries: Sequence[Entry]) -> Check:
+def _independent(entries: Sequence[MethodSummary]) -> BenchCheck:
     alone = [e for e in entries if e.method == UPPER]
     far = tuple(
         f"{_case(e)}: {fraction(e.mean['cross'])}, random vectors "
@@ -63,10 +63,10 @@ def _independent(entries: Sequence[Entry]) -> Check:
         > NEAR * (e.mean["old_self"] - e.mean["random_cross"])
     )
     text = "the independent encoder finds hardly more in the old gallery than random vectors"
-    return Check(not far, text, far)
+    return BenchCheck(not far, text, far)
 
 
-def _ablation(entries: Sequence[Entry]) -> Check:
+def _ablation(entries: Sequence[MethodSummary]) -> BenchCheck:
     full = {(e.data, e.allocation): e for e in entries if e.method == "advbct"}
     above = []
     for e in entries:
@@ -78,18 +78,20 @@ def _ablation(entries: Sequence[Entry]) -> Check:
                 f"{e.method}, {_case(e)}: P 1 {fraction(e.mean['p_1'])}, all terms "
                 f"{fraction(whole.mean['p_1'])}"
             )
-    return Check(not above, "advbct with all its terms is above each of its parts", tuple(above))
+    return BenchCheck(
+        not above, "advbct with all its terms is above each of its parts", tuple(above)
+    )
 
 
-def _chains(chains: Sequence[ChainEntry]) -> Check:
+def _chains(chains: Sequence[BenchChain]) -> BenchCheck:
     cells = tuple(
         f"{one.method}, {one.data}, {one.allocation}: {cell}"
         for one in chains
         for cell in one.broken
     )
     text = "in chains of encoders every cross value lies between its two self values"
-    return Check(not cells, text, cells)
+    return BenchCheck(not cells, text, cells)
 
 
-def _case(entry: Entry) -> str:
+def _case(entry: MethodSummary) -> str:
     return f"{entry.data} {entry.allocation}"

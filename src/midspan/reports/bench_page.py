@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from midspan.reports.bench_checks import Check, checks
+from midspan.reports.bench_checks import BenchCheck, checks
 from midspan.reports.bench_plots import backfill_plot, self_cross_plot
 from midspan.reports.bench_summary import (
-    ChainEntry,
-    Entry,
+    BenchChain,
+    MethodSummary,
     joined,
     over_data,
     summarise,
@@ -30,7 +30,7 @@ from midspan.reports.matrix_plot import matrix_plot
 from midspan.reports.numbers import duration, fraction, metric_name
 from midspan.reports.page import render, write_text
 from midspan.reports.tables import write_csv
-from midspan.reports.verdict import Tile, Verdict
+from midspan.reports.verdict import PageVerdict, Tile
 
 FRACTIONS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
@@ -72,14 +72,14 @@ def bench_page(documents: Sequence[Mapping[str, Any]], path: str | Path) -> Path
     return write_text(render("bench.html.j2", context), path)
 
 
-def bench_verdict(entries: Sequence[Entry]) -> Verdict:
+def bench_verdict(entries: Sequence[MethodSummary]) -> PageVerdict:
     """Who meets the criterion in every run, who does not, who is best: in two sentences."""
     methods = by_method([e for e in entries if e.method in ranked(entries)])
     order = ranked(entries)
     cases = len({(e.data, e.allocation) for e in entries})
     where = "in every case" if cases > 1 else "here"
     if not order:
-        return Verdict(False, "No compatible method was run.", "Name methods to compare.")
+        return PageVerdict(False, "No compatible method was run.", "Name methods to compare.")
     good = [name for name in order if all(e.meets for e in methods[name])]
     bad = [name for name in order if name not in good]
     if not bad:
@@ -101,10 +101,10 @@ def bench_verdict(entries: Sequence[Entry]) -> Verdict:
         f"{fraction(over_data(methods[best], 'p_1'))}, mean over {cases} "
         f"case{'s' if cases > 1 else ''})."
     )
-    return Verdict(holds=not bad, headline=headline, sentence=" ".join(sentences))
+    return PageVerdict(holds=not bad, headline=headline, sentence=" ".join(sentences))
 
 
-def _tiles(entries: Sequence[Entry]) -> list[Tile]:
+def _tiles(entries: Sequence[MethodSummary]) -> list[Tile]:
     """The best three by P 1, over all cases."""
     methods = by_method(entries)
     tiles = []
@@ -116,11 +116,11 @@ def _tiles(entries: Sequence[Entry]) -> list[Tile]:
     return tiles
 
 
-def _met(entries: Sequence[Entry]) -> int:
+def _met(entries: Sequence[MethodSummary]) -> int:
     return sum(entry.meets for entry in entries)
 
 
-def _cases(entries: Sequence[Entry], metric: str) -> list[dict[str, Any]]:
+def _cases(entries: Sequence[MethodSummary], metric: str) -> list[dict[str, Any]]:
     """One section for each allocation: its table and the plots of each data set."""
     sections = []
     for number, allocation in enumerate(dict.fromkeys(e.allocation for e in entries)):
@@ -161,7 +161,7 @@ def _cases(entries: Sequence[Entry], metric: str) -> list[dict[str, Any]]:
     return sections
 
 
-def _ablations(entries: Sequence[Entry]) -> list[tuple[str, Any]]:
+def _ablations(entries: Sequence[MethodSummary]) -> list[tuple[str, Any]]:
     tables = []
     for allocation in dict.fromkeys(e.allocation for e in entries if e.group == "ablation"):
         covered = {e.data for e in entries if e.group == "ablation" and e.allocation == allocation}
@@ -175,7 +175,7 @@ def _ablations(entries: Sequence[Entry]) -> list[tuple[str, Any]]:
     return tables
 
 
-def _chain(entry: ChainEntry, number: int) -> dict[str, Any]:
+def _chain(entry: BenchChain, number: int) -> dict[str, Any]:
     names = [f"φ{place + 1}" for place in range(len(entry.values))]
     title = f"{entry.data}, {entry.allocation}, {entry.method}: queries of each on each gallery"
     return {
@@ -209,7 +209,7 @@ def _plain(value: Any) -> str:
 
 
 def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The curve in columns of its own."""
+    """The curve in separate columns."""
     flat = {name: value for name, value in row.items() if name != "backfill"}
     for share, value in zip(FRACTIONS, row.get("backfill") or [math.nan] * 5, strict=True):
         flat[f"backfill_{share:g}"] = value
@@ -235,4 +235,4 @@ def _chain_rows(chains: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return rows
 
 
-__all__ = ["Check", "bench_page", "bench_verdict", "write_bench"]
+__all__ = ["BenchCheck", "bench_page", "bench_verdict", "write_bench"]

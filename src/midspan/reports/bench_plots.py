@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from midspan.reports.bench_summary import UPPER, Entry
+from midspan.reports.bench_summary import UPPER, MethodSummary
 from midspan.reports.numbers import fraction
 from midspan.reports.plots import STYLES
 from midspan.reports.svg import CLASSES, INK, MUTED, OTHER, drawing, label, to_svg
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
 
 
-def self_cross_plot(entries: Sequence[Entry], *, metric: str, title: str, name: str) -> str:
+def self_cross_plot(entries: Sequence[MethodSummary], *, metric: str, title: str, name: str) -> str:
     """Each method by new self (right) and cross (up), between old self and the upper bound."""
     shown = [e for e in entries if e.group == "method" and e.method != UPPER]
     shown = [e for e in shown if np.isfinite(e.mean["cross"])]
@@ -67,7 +67,12 @@ def self_cross_plot(entries: Sequence[Entry], *, metric: str, title: str, name: 
 
 
 def backfill_plot(
-    entries: Sequence[Entry], fractions: Sequence[float], *, metric: str, title: str, name: str
+    entries: Sequence[MethodSummary],
+    fractions: Sequence[float],
+    *,
+    metric: str,
+    title: str,
+    name: str,
 ) -> str:
     """The score against the part of the gallery that has new vectors, in random order."""
     shown = [e for e in entries if e.group == "method" and e.backfill]

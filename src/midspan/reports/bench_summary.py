@@ -36,7 +36,7 @@ UPPER = "independent"
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class MethodSummary:
     """One method in one case, over its seeds."""
 
     data: str
@@ -60,15 +60,15 @@ class Entry:
         return self.mean["new_self"] / upper if upper else math.nan
 
 
-def summarise(rows: Iterable[Row]) -> list[Entry]:
+def summarise(rows: Iterable[Row]) -> list[MethodSummary]:
     """In the order of first appearance."""
     groups: dict[tuple[str, str, str], list[Row]] = {}
     for row in rows:
         groups.setdefault((row["data"], row["allocation"], row["method"]), []).append(row)
-    return [_entry(key, found) for key, found in groups.items()]
+    return [_entry(key, group) for key, group in groups.items()]
 
 
-def _entry(key: tuple[str, str, str], rows: Sequence[Row]) -> Entry:
+def _entry(key: tuple[str, str, str], rows: Sequence[Row]) -> MethodSummary:
     mean, spread = {}, {}
     for name in NUMBERS:
         values = np.array([_number(row.get(name)) for row in rows])
@@ -76,7 +76,7 @@ def _entry(key: tuple[str, str, str], rows: Sequence[Row]) -> Entry:
         mean[name] = float(known.mean()) if len(known) else math.nan
         spread[name] = float(known.std(ddof=1)) if len(known) > 1 else math.nan
     curves = [row["backfill"] for row in rows if row.get("backfill")]
-    return Entry(
+    return MethodSummary(
         *key,
         group=rows[0].get("group", "method"),
         seeds=len(rows),
@@ -87,8 +87,8 @@ def _entry(key: tuple[str, str, str], rows: Sequence[Row]) -> Entry:
     )
 
 
-def summary_rows(entries: Sequence[Entry]) -> list[dict[str, Any]]:
-    """For a CSV: mean and spread of each number beside one another."""
+def summary_rows(entries: Sequence[MethodSummary]) -> list[dict[str, Any]]:
+    """For a CSV: mean and spread of each number side by side."""
     return [
         {
             "data": entry.data,
@@ -108,7 +108,7 @@ def summary_rows(entries: Sequence[Entry]) -> list[dict[str, Any]]:
     ]
 
 
-def over_data(entries: Sequence[Entry], name: str) -> float:
+def over_data(entries: Sequence[MethodSummary], name: str) -> float:
     """The plain mean over data sets, as AdvBCT's Table 3 averages its P-scores."""
     values = [entry.mean[name] for entry in entries if math.isfinite(entry.mean[name])]
     return float(np.mean(values)) if values else math.nan
@@ -126,7 +126,7 @@ def joined(documents: Sequence[Mapping[str, Any]]) -> tuple[list[Row], list[Row]
 
 
 @dataclass(frozen=True, slots=True)
-class ChainEntry:
+class BenchChain:
     """The matrix of a chain, mean over seeds; `broken` names cells outside of their self values."""
 
     data: str
@@ -137,34 +137,34 @@ class ChainEntry:
     broken: tuple[str, ...]
 
 
-def summarise_chains(chains: Iterable[Row]) -> list[ChainEntry]:
+def summarise_chains(chains: Iterable[Row]) -> list[BenchChain]:
     groups: dict[tuple[str, str, str], list[Row]] = {}
     for chain in chains:
         key = (chain["data"], chain["allocation"], chain["method"])
         groups.setdefault(key, []).append(chain)
     entries = []
-    for key, found in groups.items():
-        size = len(found[0]["matrix"])
+    for key, group in groups.items():
+        size = len(group[0]["matrix"])
         values = np.full((size, size), np.nan)
         for t in range(size):
             for k in range(t + 1):
-                values[t, k] = np.mean([chain["matrix"][t][k] for chain in found])
-        entries.append(ChainEntry(*key, seeds=len(found), values=values, broken=broken(values)))
+                values[t, k] = np.mean([chain["matrix"][t][k] for chain in group])
+        entries.append(BenchChain(*key, seeds=len(group), values=values, broken=broken(values)))
     return entries
 
 
 def broken(values: Any) -> tuple[str, ...]:
     """Cells (queries t, gallery k < t) that do not lie between the self values of k and t."""
-    found = []
+    cells = []
     for t in range(len(values)):
         for k in range(t):
             low, high = sorted((values[k, k], values[t, t]))
             if not low <= values[t, k] <= high:
                 side = "below" if values[t, k] < low else "above"
-                found.append(
+                cells.append(
                     f"φ{t + 1} on φ{k + 1}: {values[t, k]:.3f}, {side} {low:.3f} … {high:.3f}"
                 )
-    return tuple(found)
+    return tuple(cells)
 
 
 def _number(value: Any) -> float:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from midspan.reports.bench_summary import UPPER, Entry, over_data
+from midspan.reports.bench_summary import UPPER, MethodSummary, over_data
 from midspan.reports.numbers import MISSING, fraction, percent
 from midspan.reports.page import render
 from midspan.reports.tables import Cell
@@ -27,27 +27,27 @@ PARTS = {
 }
 
 
-def by_method(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
-    methods: dict[str, list[Entry]] = {}
+def by_method(entries: Sequence[MethodSummary]) -> dict[str, list[MethodSummary]]:
+    methods: dict[str, list[MethodSummary]] = {}
     for entry in entries:
         methods.setdefault(entry.method, []).append(entry)
     return methods
 
 
-def ranked(entries: Sequence[Entry]) -> list[str]:
+def ranked(entries: Sequence[MethodSummary]) -> list[str]:
     """Compatible methods, the best mean P 1 first."""
     methods = by_method([e for e in entries if e.group == "method" and e.method != UPPER])
     return sorted(methods, key=lambda name: -_or_zero(over_data(methods[name], "p_1")))
 
 
-def main_table(entries: Sequence[Entry], *, caption: str) -> Markup:
+def main_table(entries: Sequence[MethodSummary], *, caption: str) -> Markup:
     """Rows are methods; a block of self and cross for each data set, then the P-scores."""
     data = list(dict.fromkeys(entry.data for entry in entries))
-    place = {(entry.data, entry.method): entry for entry in entries}
+    by_case = {(entry.data, entry.method): entry for entry in entries}
     methods = ranked(entries)
     best = {
         (one, name): max(
-            (place[one, m].mean[name] for m in methods if (one, m) in place), default=math.nan
+            (by_case[one, m].mean[name] for m in methods if (one, m) in by_case), default=math.nan
         )
         for one in data
         for name in ("new_self", "cross")
@@ -56,10 +56,10 @@ def main_table(entries: Sequence[Entry], *, caption: str) -> Markup:
     for method in (UPPER, *methods):
         cells: list[Cell] = [Cell(method, note="upper bound" if method == UPPER else "")]
         for one in data:
-            entry = place.get((one, method))
+            entry = by_case.get((one, method))
             cells += _self_and_cross(entry, best, marked=method != UPPER)
-        found = [place[one, method] for one in data if (one, method) in place]
-        cells += _p_cells(found, upper=method == UPPER)
+        summaries = [by_case[one, method] for one in data if (one, method) in by_case]
+        cells += _p_cells(summaries, upper=method == UPPER)
         rows.append(cells)
     rows.append(_reference(entries, data, "random vectors", None, "random_cross"))
     blocks = [(one, 2) for one in data] + [("mean over data sets", len(P_SCORES))]
@@ -67,26 +67,26 @@ def main_table(entries: Sequence[Entry], *, caption: str) -> Markup:
     return block_table(blocks, columns, rows, first="method", caption=caption)
 
 
-def ablation_table(entries: Sequence[Entry], *, caption: str) -> Markup:
+def ablation_table(entries: Sequence[MethodSummary], *, caption: str) -> Markup:
     """AdvBCT's terms on and off, as in its Table 2."""
     data = list(dict.fromkeys(entry.data for entry in entries if entry.method in PARTS))
-    place = {(entry.data, entry.method): entry for entry in entries}
+    by_case = {(entry.data, entry.method): entry for entry in entries}
     rows = []
     for method, parts in PARTS.items():
-        found = [place[one, method] for one in data if (one, method) in place]
-        if not found:
+        summaries = [by_case[one, method] for one in data if (one, method) in by_case]
+        if not summaries:
             continue
         name = method.removeprefix("advbct: ") if method != "advbct" else "all (advbct)"
         cells = [Cell(name), *(Cell("✓" if on else MISSING) for on in parts)]
         for one in data:
-            cells += _self_and_cross(place.get((one, method)), {}, marked=True)
-        rows.append([*cells, _p_cells(found, upper=False)[-1]])
+            cells += _self_and_cross(by_case.get((one, method)), {}, marked=True)
+        rows.append([*cells, _p_cells(summaries, upper=False)[-1]])
     blocks = [("terms", 4), *((one, 2) for one in data), ("mean", 1)]
     columns = ["cls", "adv", "p2s", "elastic", *(["self", "cross"] * len(data)), "P 1"]
     return block_table(blocks, columns, rows, first="part", caption=caption)
 
 
-def detail_table(entries: Sequence[Entry], *, caption: str) -> Markup:
+def detail_table(entries: Sequence[MethodSummary], *, caption: str) -> Markup:
     """What else was measured: gains, flips, the backfill and the time of training."""
     titles = (
         ("update_gain", "update gain"),
@@ -124,7 +124,7 @@ def block_table(
     first: str,
     caption: str,
 ) -> Markup:
-    """A table whose columns stand in named blocks; the first cell of a row is its header."""
+    """A table whose columns are in named blocks; the first cell of a row is its header."""
     from markupsafe import Markup
 
     wrong = [len(row) for row in rows if len(row) != len(columns) + 1]
@@ -149,7 +149,7 @@ def block_table(
 
 
 def _self_and_cross(
-    entry: Entry | None, best: dict[tuple[str, str], float], *, marked: bool
+    entry: MethodSummary | None, best: dict[tuple[str, str], float], *, marked: bool
 ) -> list[Cell]:
     if entry is None:
         return [Cell(MISSING, tone="empty"), Cell(MISSING, tone="empty")]
@@ -170,7 +170,7 @@ def _self_and_cross(
     return [first, tone]
 
 
-def _p_cells(entries: Sequence[Entry], *, upper: bool) -> list[Cell]:
+def _p_cells(entries: Sequence[MethodSummary], *, upper: bool) -> list[Cell]:
     if not entries:
         return [Cell(MISSING, tone="empty") for _ in P_SCORES]
     cells = [Cell(fraction(over_data(entries, name))) for name, _ in P_SCORES]
@@ -178,7 +178,11 @@ def _p_cells(entries: Sequence[Entry], *, upper: bool) -> list[Cell]:
 
 
 def _reference(
-    entries: Sequence[Entry], data: Sequence[str], name: str, own: str | None, cross: str | None
+    entries: Sequence[MethodSummary],
+    data: Sequence[str],
+    name: str,
+    own: str | None,
+    cross: str | None,
 ) -> list[Cell]:
     cells = [Cell(name)]
     for one in data:

@@ -1,4 +1,4 @@
-"""What the comparison page shows beside the scores: curve, ROC and the matrix of all encoders."""
+"""What the comparison page shows besides the scores: curve, ROC and the matrix of all encoders."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROC_ITEMS = 2000  # two million pairs draw the same curve as all of them
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class ComparisonEvidence:
     curves: Mapping[str, Curve]
     rocs: Mapping[str, Roc]
     matrix: Matrix | None
@@ -34,11 +34,11 @@ def evidence(
     upper: Embeddings | None = None,
     exclude_column: str | None = None,
     seed: int = 0,
-) -> Evidence:
+) -> ComparisonEvidence:
     """Measured from the vectors that were compared.
 
-    The curve wants queries and both galleries in one comparable space, so there is none when the
-    queries are mapped back into the old one; the matrix wants equal dims.
+    The curve needs queries and both galleries in one comparable space, so there is none when the
+    queries are mapped back into the old one; the matrix needs equal dims.
     """
     c = comparison
     new = new.take(c.ids).with_columns(c.old.columns)
@@ -70,7 +70,9 @@ def evidence(
         "cross": _roc(c.query[some], c.gallery[some]),
         "new self": _roc(new[some], new[some]),
     }
-    return Evidence(curves, {name: roc for name, roc in rocs.items() if roc is not None}, matrix)
+    return ComparisonEvidence(
+        curves, {name: roc for name, roc in rocs.items() if roc is not None}, matrix
+    )
 
 
 def _roc(query: Embeddings, gallery: Embeddings) -> Roc | None:

@@ -14,13 +14,13 @@ import numpy.typing as npt
 from midspan.evaluation import Comparison, Curve, bootstrap_ci, chain_summary
 from midspan.reports import svg
 from midspan.reports.compare_tables import gains_table, groups_table, scores_table
-from midspan.reports.images import ImageArray, Pictures
+from midspan.reports.images import ImageArray, ThumbnailSource
 from midspan.reports.matrix_plot import matrix_plot
 from midspan.reports.numbers import amount, fraction, interval, metric_name, percent, signed
 from midspan.reports.page import render, write_text
 from midspan.reports.plots import Dot, curve_plot, roc_plot, score_dots
 from midspan.reports.strips import Album, QueryRow, first_results, labels_of
-from midspan.reports.verdict import Tile, Verdict
+from midspan.reports.verdict import PageVerdict, Tile
 from midspan.spaces import IntArray
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def compare_page(
     comparison: Comparison,
     path: str | Path,
     *,
-    images: ImageArray | Pictures | None = None,
+    images: ImageArray | ThumbnailSource | None = None,
     curves: Mapping[str, Curve] | None = None,
     rocs: Mapping[str, Roc] | None = None,
     matrix: Matrix | None = None,
@@ -103,7 +103,7 @@ def compare_page(
     return write_text(render("compare.html.j2", context), path)
 
 
-def compare_verdict(c: Comparison) -> Verdict:
+def compare_verdict(c: Comparison) -> PageVerdict:
     """The criterion in words, with the interval of the difference and what users would notice."""
     metric = metric_name(c.metric)
     both = f"{metric} {fraction(c.cross)}, where the old encoder itself has {fraction(c.old_self)}"
@@ -113,13 +113,13 @@ def compare_verdict(c: Comparison) -> Verdict:
     else:
         headline = f"The new encoder falls short on the old gallery by {amount(gap)}: {both}."
     low, high = difference_ci(c)
-    certain = "" if low > 0 or high < 0 else ", which includes 0: more queries would tell"
+    certain = "" if low > 0 or high < 0 else ", which includes 0: more queries would decide"
     sentence = (
         f"The difference is {signed(gap)} (95 % interval {interval((low, high))}{certain}). "
         f"{percent(c.negative_flips)} of the queries lose their first hit and "
         f"{percent(c.positive_flips)} win one."
     )
-    return Verdict(holds=c.compatible, headline=headline, sentence=sentence)
+    return PageVerdict(holds=c.compatible, headline=headline, sentence=sentence)
 
 
 def difference_ci(c: Comparison) -> tuple[float, float]:
@@ -207,7 +207,7 @@ def _lost_rows(
     c: Comparison,
     lost: IntArray,
     *,
-    images: ImageArray | Pictures | None,
+    images: ImageArray | ThumbnailSource | None,
     exclude_column: str | None,
     top: int,
 ) -> list[QueryRow]:
@@ -231,8 +231,8 @@ def _lost_rows(
         QueryRow(
             query=album.picture(row),
             strips=(
-                album.results("before: old encoder", tone="old", query=row, found=old),
-                album.results("now: new queries, old gallery", tone="new", query=row, found=new),
+                album.results("before: old encoder", tone="old", query=row, ranked=old),
+                album.results("now: new queries, old gallery", tone="new", query=row, ranked=new),
             ),
             note=f"{metric} {fraction(values['old_self'][row], digits=2)} → "
             f"{fraction(values['cross'][row], digits=2)}",
@@ -253,6 +253,6 @@ def _facts(c: Comparison) -> dict[str, str]:
 
 
 def _new_name(c: Comparison) -> str:
-    """With a backward bridge the queries stand in the old space: then the name says so."""
+    """With a backward bridge the queries are in the old space, and the name says so."""
     name = c.query.space.name
     return name if c.direction != "backward" else f"{name} (by a bridge)"

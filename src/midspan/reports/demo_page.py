@@ -30,7 +30,7 @@ from midspan.reports.projection import Projection, project
 from midspan.reports.projection_plot import projection_plot, shared_limits
 from midspan.reports.strips import Album, QueryRow, first_results, labels_of, pick_queries
 from midspan.reports.tables import Cell, Tone, html_table
-from midspan.reports.verdict import Tile, Verdict
+from midspan.reports.verdict import PageVerdict, Tile
 from midspan.spaces import Embeddings
 
 SCORES = (
@@ -65,7 +65,7 @@ class DemoResult:
     def __post_init__(self) -> None:
         missing = [name for name in SCORES if name not in self.scores]
         if missing:
-            raise EvaluationError(f"the demo's page wants the scores {', '.join(missing)} too")
+            raise EvaluationError(f"the page of the demo requires the scores {', '.join(missing)}")
         labels_of(self.old)
         for name, other in (("new", self.new), ("independent", self.independent)):
             if not np.array_equal(self.old.ids, other.ids):
@@ -126,7 +126,7 @@ def demo_page(
     return write_text(render("demo.html.j2", context), path)
 
 
-def demo_verdict(result: DemoResult) -> Verdict:
+def demo_verdict(result: DemoResult) -> PageVerdict:
     """Does the compatible encoder reach on the old gallery what the old one reached?"""
     scores, metric = result.scores, metric_name(result.metric)
     old, cross = scores["old_self"], scores["new_cross"]
@@ -145,7 +145,7 @@ def demo_verdict(result: DemoResult) -> Verdict:
     )
     if foreign - random <= NEAR_RANDOM * (old - random):
         sentence += " To the old gallery, its vectors are noise."
-    return Verdict(holds=holds, headline=headline, sentence=sentence)
+    return PageVerdict(holds=holds, headline=headline, sentence=sentence)
 
 
 def colour(number: int) -> str:
@@ -262,8 +262,8 @@ def _query_rows(
         QueryRow(
             query=album.picture(query),
             strips=(
-                album.results("compatible encoder", tone="new", query=query, found=near),
-                album.results("independent encoder", tone="other", query=query, found=far),
+                album.results("compatible encoder", tone="new", query=query, ranked=near),
+                album.results("independent encoder", tone="other", query=query, ranked=far),
             ),
         )
         for query, near, far in zip(queries.tolist(), compatible, independent, strict=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from midspan.reports.numbers import percent
 from midspan.reports.page import render, write_text
 from midspan.reports.tables import Cell, html_table
-from midspan.reports.verdict import Verdict
+from midspan.reports.verdict import PageVerdict
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -24,7 +24,7 @@ HEADLINES = {
 def gate_page(result: Mapping[str, Any], path: str | Path, *, command: str = "") -> Path:
     """Write the page from the gate's result as a document (`GateResult.to_dict()`)."""
     whom = "labelled queries" if result["labelled"] else "queries without labels"
-    verdict = Verdict(
+    verdict = PageVerdict(
         holds=result["verdict"] != "FAIL",
         headline=HEADLINES[result["verdict"]],
         sentence=f"{result['n_queries']:,} {whom}, judged by {result['metric']}; intervals are "

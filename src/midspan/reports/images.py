@@ -1,16 +1,17 @@
-"""Small pictures inside the page: arrays → PNG data URIs."""
+"""Thumbnails inside the page: arrays → PNG data URIs."""
 
 from __future__ import annotations
 
 import base64
 import io
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from midspan.errors import DataError, ImageError
+from midspan.image_size import ImageSize
 from midspan.spaces import Embeddings, IntArray, StrArray
 
 ImageArray = npt.NDArray[np.uint8]
@@ -20,25 +21,17 @@ COLOURS = 64  # palette of larger colour thumbnails: a page of 200 stays under 2
 SIDE = 64  # longest side of a thumbnail
 
 
-class Pictures(Protocol):
-    """What a page wants of an image set: images by row, and the id of each."""
+class ThumbnailSource(Protocol):
+    """What a page needs of an image set: images by row, and the id of each."""
 
     @property
     def ids(self) -> StrArray: ...
 
-    def load(
-        self,
-        rows: IntArray | Sequence[int],
-        *,
-        height: int,
-        width: int,
-        channels: Literal[1, 3],
-        fit: Literal["squash", "crop"],
-    ) -> ImageArray: ...
+    def load(self, rows: IntArray | Sequence[int], size: ImageSize) -> ImageArray: ...
 
 
 def image_reader(
-    items: Embeddings, images: ImageArray | Pictures | None
+    items: Embeddings, images: ImageArray | ThumbnailSource | None
 ) -> Callable[[int], ImageArray | None]:
     """The image (H, W, C) of an item by its row; None where there is none, or it is unreadable.
 
@@ -57,10 +50,10 @@ def image_reader(
         if place is None:
             return None
         try:
-            found = pictures.load([place], height=SIDE, width=SIDE, channels=3, fit="crop")
+            loaded = pictures.load([place], ImageSize(SIDE, SIDE, 3, "crop"))
         except ImageError:
             return None
-        image: ImageArray = found[0]
+        image: ImageArray = loaded[0]
         return image
 
     return read
@@ -70,12 +63,12 @@ def check_images(images: npt.NDArray[Any], *, count: int) -> ImageArray:
     """(N, H, W) or (N, H, W, C) uint8, one image an item."""
     if images.dtype != np.uint8 or images.ndim not in (3, 4):
         raise DataError(
-            f"images are {images.dtype}{images.shape}; a page wants uint8 (N, H, W, C), C 1, 3 or 4"
+            f"expected images uint8 (N, H, W, C), C 1, 3 or 4, got {images.dtype}{images.shape}"
         )
     if images.ndim == 3:
         images = images[..., None]
     if images.shape[3] not in (1, 3, 4) or 0 in images.shape[1:3]:
-        raise DataError(f"images have shape {images.shape}; a page wants (N, H, W, C), C 1, 3 or 4")
+        raise DataError(f"expected images (N, H, W, C), C 1, 3 or 4, got shape {images.shape}")
     if len(images) != count:
         raise DataError(f"{len(images)} images for {count} items; give one image an item, by row")
     return images

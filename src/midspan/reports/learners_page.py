@@ -10,7 +10,7 @@ import numpy as np
 
 from midspan.errors import EvaluationError
 from midspan.evaluation.learners import Learners, judge_learners, specialities
-from midspan.reports.images import ImageArray, Pictures
+from midspan.reports.images import ImageArray, ThumbnailSource
 from midspan.reports.learners_plots import confidence_plot
 from midspan.reports.numbers import fraction
 from midspan.reports.page import render, write_text
@@ -19,11 +19,11 @@ from midspan.reports.projection import project
 from midspan.reports.projection_plot import projection_plot, shared_limits
 from midspan.reports.strips import Album, Picture, labels_of
 from midspan.reports.tables import Cell, html_table
-from midspan.reports.verdict import Verdict
+from midspan.reports.verdict import PageVerdict
 from midspan.spaces import Embeddings
 
 CONFIDENCE, VARIANCE = "confidence", "variance"
-SHOWN = 10  # pictures of a learner
+SHOWN = 10  # images of a learner
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ def learners_page(
     path: str | Path,
     *,
     count: int,
-    images: ImageArray | Pictures | None = None,
+    images: ImageArray | ThumbnailSource | None = None,
     baseline: Embeddings | None = None,
     degraded: Mapping[str, Sequence[Embeddings]] | None = None,
     command: str = "",
@@ -57,37 +57,37 @@ def learners_page(
     by kind of damage, the same items from slight to heavy; with the columns confidence and
     variance (N, K) of `embed_judged`, here and in `embeddings`, the page shows how they follow.
     """
-    found = judge_learners(embeddings, count=count)
+    judged = judge_learners(embeddings, count=count)
     plain = None if baseline is None else judge_learners(baseline, count=count)
     album = Album(embeddings, images)
-    mean = float(found.alone.mean())
-    whole = float(found.together[-1])
-    told = "" if count < 2 else f" Correlation between learners: {fraction(found.correlation)}."
+    mean = float(judged.alone.mean())
+    whole = float(judged.together[-1])
+    note = "" if count < 2 else f" Correlation between learners: {fraction(judged.correlation)}."
     if plain is not None:
-        told += f" Without learners: {fraction(float(plain.together[-1]))} as a whole" + (
+        note += f" Without learners: {fraction(float(plain.together[-1]))} as a whole" + (
             "." if count < 2 else f", correlation {fraction(plain.correlation)}."
         )
     context = {
         "title": f"{count} learners · {embeddings.space.name}",
         "eyebrow": f"midspan · {embeddings.space.name}",
-        "verdict": Verdict(
+        "verdict": PageVerdict(
             holds=plain is None or whole >= float(plain.together[-1]),
             headline=f"recall@1 {fraction(whole)} together, {fraction(mean)} alone on average.",
             sentence=f"{len(embeddings):,} test items, leave-one-out, {count} slices of "
-            f"{embeddings.space.dim // count} dims.{told}",
+            f"{embeddings.space.dim // count} dims.{note}",
         ),
-        "recall": _recall_plot(found, plain),
-        "table": _table(found, plain),
-        "special": [(k + 1, _special(found, album, learner=k)) for k in range(count) if count > 1],
+        "recall": _recall_plot(judged, plain),
+        "table": _table(judged, plain),
+        "special": [(k + 1, _special(judged, album, learner=k)) for k in range(count) if count > 1],
         "panels": _panels(embeddings, degraded or {}),
         "command": command,
     }
     return write_text(render("learners.html.j2", context), path)
 
 
-def _recall_plot(found: Learners, plain: Learners | None) -> str:
-    x = np.arange(1, len(found.alone) + 1)
-    lines = {"alone": (x, found.alone), "the first m together": (x, found.together)}
+def _recall_plot(judged: Learners, plain: Learners | None) -> str:
+    x = np.arange(1, len(judged.alone) + 1)
+    lines = {"alone": (x, judged.alone), "the first m together": (x, judged.together)}
     if plain is not None:
         lines["alone, no learners"] = (x, plain.alone)
         lines["together, no learners"] = (x, plain.together)
@@ -96,22 +96,22 @@ def _recall_plot(found: Learners, plain: Learners | None) -> str:
     )
 
 
-def _table(found: Learners, plain: Learners | None) -> str:
+def _table(judged: Learners, plain: Learners | None) -> str:
     columns = ["learner", "alone", "up to it"]
     if plain is not None:
         columns += ["alone, no learners", "up to it, no learners"]
     rows: list[list[str | Cell]] = []
-    for k in range(len(found.alone)):
-        values = [found.alone[k], found.together[k]]
+    for k in range(len(judged.alone)):
+        values = [judged.alone[k], judged.together[k]]
         if plain is not None:
             values += [plain.alone[k], plain.together[k]]
         rows.append([str(k + 1), *(fraction(float(value)) for value in values)])
     return html_table(columns, rows, caption="recall@1 of the slices")
 
 
-def _special(found: Learners, album: Album, *, learner: int) -> list[Special]:
-    rows = specialities(found, learner=learner, limit=SHOWN)
-    others = np.delete(found.hits, learner, axis=0)
+def _special(judged: Learners, album: Album, *, learner: int) -> list[Special]:
+    rows = specialities(judged, learner=learner, limit=SHOWN)
+    others = np.delete(judged.hits, learner, axis=0)
     return [
         Special(album.picture(int(row)), int(np.nansum(others[:, row]))) for row in rows.tolist()
     ]

@@ -1,4 +1,4 @@
-"""A live upgrade as a page tells it: the curve, the searches that went on, the way back."""
+"""A live upgrade on a page: the curve, the searches meanwhile, the rollback."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from midspan.reports.verdict import Tile
 
 @dataclass(frozen=True, slots=True)
 class LiveUpgrade:
-    """What was measured while a gallery changed over and back. Times in seconds."""
+    """What was measured while a gallery was upgraded and rolled back. Times in seconds."""
 
     items: int
     metric: str  # of the gallery's own answers, "map@500"
@@ -32,14 +32,14 @@ class LiveUpgrade:
     rollback_seconds: float
     asked: int  # old queries before the start and after the rollback
     same: int  # with the same answers
-    location: str  # of the gallery, for those who want to go on
+    location: str  # of the gallery, to continue with it
     vectors: str  # file of the new vectors of all items
 
     def __post_init__(self) -> None:
         if len(self.fractions) != len(self.values) or len(self.values) < 2:
             raise EvaluationError(
-                f"{len(self.values)} values at {len(self.fractions)} fractions are no curve; "
-                "wanted two or more of each"
+                f"a curve: expected as many values as fractions, two or more, got "
+                f"{len(self.values)} and {len(self.fractions)}"
             )
 
     @property
@@ -82,7 +82,7 @@ def upgrade_plot(upgrade: LiveUpgrade) -> str:
         x_name="part of the gallery with new vectors",
         y_name=metric,
         title=f"{metric} of the new encoder's queries from {fraction(upgrade.values[0])} to "
-        f"{fraction(upgrade.values[-1])} while the gallery is embedded anew; the old encoder had "
+        f"{fraction(upgrade.values[-1])} while the gallery is embedded again; the old encoder had "
         f"{fraction(upgrade.old_value)}",
         name="upgrade",
         reference=("old encoder", upgrade.old_value),

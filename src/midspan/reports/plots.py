@@ -46,7 +46,7 @@ class Dot:
     value: float
     interval: tuple[float, float] | None = None
     colour: str = INK
-    hollow: bool = False  # e.g. self scores, beside filled cross scores
+    hollow: bool = False  # e.g. self scores, next to filled cross scores
 
 
 def score_dots(
@@ -62,7 +62,7 @@ def score_dots(
     step = 40
     with drawing(width=380, height=step * len(dots) + 62) as (figure, axes):
         rows = np.arange(len(dots))
-        # Broken where the names stand, so that it never runs through a word.
+        # Interrupted at the names, so that it never crosses a word.
         marks = np.full(len(dots), reference)
         axes.vlines(marks, rows - 0.2, rows + 0.26, color=INK, linewidth=1.4, zorder=1)
         for row, dot in enumerate(dots):
@@ -91,7 +91,7 @@ def roc_plot(rocs: Mapping[str, Roc], *, title: str, name: str = "roc", points: 
         lowest = min((_lowest_positive(curve.far) for curve in shown.values()), default=1.0)
         for number, (series, curve) in enumerate(shown.items()):
             positive = curve.far > 0
-            # A log axis has no zero: the best TAR without a false accept stands at the left edge.
+            # A log axis has no zero: the best TAR without a false accept is at the left edge.
             free = curve.tar[~positive].max(initial=0.0)
             far = np.concatenate([[lowest], curve.far[positive]])
             tar = np.concatenate([[free], curve.tar[positive]])

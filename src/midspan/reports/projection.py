@@ -1,8 +1,8 @@
 """A flat view of two spaces, in the coordinates of the old one.
 
-The plane is found from the old vectors alone: what the old gallery tells apart stands apart. New
-vectors are laid onto the same plane as they are, so a compatible encoder's points fall on those
-of its predecessor and a foreign encoder's do not. Nothing is fitted to the new vectors.
+The plane is computed from the old vectors alone: classes that the old gallery separates are apart.
+New vectors are projected onto the same plane as they are, so a compatible encoder's points fall on
+those of its predecessor and an independent encoder's do not. Nothing is fitted to the new vectors.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ def project(
     per_class: int = 20,
     seed: int = 0,
 ) -> Projection:
-    """Lay `per_class` items of some `classes` on the plane along which their centres spread most.
+    """Project items of some classes on the plane along which their centres spread most.
 
-    The classes are those, of at least median size, that stand furthest apart in the first two
+    The classes are those, of at least median size, that are furthest apart in the first two
     principal components of all class centres.
     """
     for name, vectors in new.items():

@@ -1,4 +1,4 @@
-"""The picture of a projection: where old and new vectors of the same items lie."""
+"""The plot of a projection: where old and new vectors of the same items are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of pictures: a query, and what each encoder finds for it."""
+"""Rows of images: a query, and the results of each encoder for it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from midspan.errors import EvaluationError
 from midspan.evaluation import search_exact
-from midspan.reports.images import ImageArray, Pictures, data_uri, image_reader
+from midspan.reports.images import ImageArray, ThumbnailSource, data_uri, image_reader
 from midspan.spaces import Embeddings, FloatArray, IntArray, Metric
 
 
@@ -25,7 +25,7 @@ class Picture:
 
 
 @dataclass(frozen=True, slots=True)
-class Hit:
+class StripHit:
     picture: Picture
     rank: int
     right: bool  # of the query's class
@@ -37,7 +37,7 @@ class Strip:
 
     title: str
     tone: Literal["old", "new", "other"]
-    hits: tuple[Hit, ...]
+    hits: tuple[StripHit, ...]
 
     @property
     def right(self) -> int:
@@ -52,25 +52,25 @@ class QueryRow:
 
     @property
     def few(self) -> bool:
-        """Short enough to stand side by side."""
+        """Short enough to show side by side."""
         return max((len(strip.hits) for strip in self.strips), default=0) <= 5
 
 
 class Album:
-    """Pictures of the items by row, each thumbnail made once."""
+    """ThumbnailSource of the items by row, each thumbnail computed once."""
 
-    def __init__(self, items: Embeddings, images: ImageArray | Pictures | None) -> None:
+    def __init__(self, items: Embeddings, images: ImageArray | ThumbnailSource | None) -> None:
         self.items = items
         self.labels = labels_of(items)
         self._read = image_reader(items, images)
-        self._made: dict[int, str | None] = {}
+        self._thumbnails: dict[int, str | None] = {}
 
     def picture(self, row: int) -> Picture:
-        if row not in self._made:
+        if row not in self._thumbnails:
             image = self._read(row)
-            self._made[row] = None if image is None else data_uri(image)
+            self._thumbnails[row] = None if image is None else data_uri(image)
         return Picture(
-            id=str(self.items.ids[row]), label=str(self.labels[row]), image=self._made[row]
+            id=str(self.items.ids[row]), label=str(self.labels[row]), image=self._thumbnails[row]
         )
 
     def results(
@@ -79,15 +79,15 @@ class Album:
         *,
         tone: Literal["old", "new", "other"],
         query: int,
-        found: Sequence[int] | IntArray,
+        ranked: Sequence[int] | IntArray,
     ) -> Strip:
         hits = (
-            Hit(
+            StripHit(
                 picture=self.picture(int(row)),
                 rank=rank,
                 right=bool(self.labels[row] == self.labels[query]),
             )
-            for rank, row in enumerate(found, start=1)
+            for rank, row in enumerate(ranked, start=1)
         )
         return Strip(title=title, tone=tone, hits=tuple(hits))
 
@@ -119,10 +119,10 @@ def first_results(
     if leave_out is not None:
         _, numbers = np.unique(leave_out, return_inverse=True)
         codes = (numbers[own].astype(np.int64), numbers.astype(np.int64))
-    _, found = search_exact(
+    _, nearest = search_exact(
         queries, gallery, k=top, metric=metric, exclude=own, ignore_codes=codes
     )  # (Q, top)
-    return [row[row >= 0] for row in found]  # -1: no further item
+    return [row[row >= 0] for row in nearest]  # -1: no further item
 
 
 def pick_queries(labels: npt.NDArray[Any], *, count: int, seed: int) -> IntArray:
@@ -131,7 +131,7 @@ def pick_queries(labels: npt.NDArray[Any], *, count: int, seed: int) -> IntArray
     rng = np.random.default_rng(seed)
     candidates = rng.permutation(np.flatnonzero(sizes[inverse] > 1))
     _, first = np.unique(inverse[candidates], return_index=True)
-    fresh = np.zeros(len(candidates), dtype=bool)
-    fresh[first] = True
-    ordered = np.concatenate([candidates[fresh], candidates[~fresh]])
+    is_first = np.zeros(len(candidates), dtype=bool)
+    is_first[first] = True
+    ordered = np.concatenate([candidates[is_first], candidates[~is_first]])
     return ordered[:count].astype(np.int64)

@@ -1,7 +1,7 @@
 """From a matplotlib figure to an SVG that lives inside a page.
 
 The colours become CSS variables with a fall-back, so that one plot is readable on a light and on
-a dark page and still stands on its own as a file. Text stays text, in the font of the page. The
+a dark page and is still complete as a file. Text stays text, in the font of the page. The
 same figure always gives the same bytes.
 """
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class PageVerdict:
     holds: bool
     headline: str  # one sentence
     sentence: str  # what else a hurried reader must know

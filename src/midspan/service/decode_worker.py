@@ -89,23 +89,18 @@ def _allow_cpu(seconds: int) -> None:
 
 def _work(head: dict[str, Any], data: bytes) -> tuple[dict[str, Any], bytes]:
     from midspan.data import decode
+    from midspan.image_size import ImageSize
 
     width, height = _checked_size(data, pixels=head["pixels"], frames=head["frames"])
     if head["do"] == "fit":
         image = decode.decode_image(
-            data,
-            height=head["height"],
-            width=head["width"],
-            channels=head["channels"],
-            fit=head["fit"],
+            data, ImageSize(head["height"], head["width"], head["channels"], head["fit"])
         )
         return {"status": "ok", "shape": image.shape}, image.tobytes()
     scale = min(1.0, head["size"] / max(width, height))
     small = decode.decode_image(
         data,
-        height=max(1, round(height * scale)),
-        width=max(1, round(width * scale)),
-        channels=3,
+        ImageSize(max(1, round(height * scale)), max(1, round(width * scale)), 3),
     )
     return {"status": "ok"}, encode_thumbnail(small)
 

@@ -16,6 +16,7 @@ import numpy as np
 from midspan.data.decode import Pixels, fit_array
 from midspan.errors import DataError, FormatError, ImageError, MidspanError
 from midspan.gallery import Item
+from midspan.image_size import ImageSize
 from midspan.service.decode_worker import encode_thumbnail
 from midspan.service.decoding import Box, DecodePool
 from midspan.service.encoding import Loaded
@@ -41,11 +42,7 @@ class Pictures:
         file, place = self.places.find(uri)
         if place.row is not None:
             return fit_array(
-                _row_of(file, place.row),
-                height=box.height,
-                width=box.width,
-                channels=box.channels,
-                fit=box.fit,
+                _row_of(file, place.row), ImageSize(box.height, box.width, box.channels, box.fit)
             )
         data = self.places.read(file, place.member, most=self._limits.image_bytes)
         return self._decoder.fit(data, box)
@@ -97,9 +94,7 @@ def _array_thumbnail(image: Pixels, size: int) -> bytes:
     scale = min(1.0, size / max(height, width))
     small = fit_array(
         image,
-        height=max(1, round(height * scale)),
-        width=max(1, round(width * scale)),
-        channels=3,
+        ImageSize(max(1, round(height * scale)), max(1, round(width * scale)), 3),
     )
     return encode_thumbnail(np.repeat(small, 3, axis=2) if small.shape[2] == 1 else small)
 

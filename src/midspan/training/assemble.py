@@ -67,12 +67,12 @@ def new_encoder(config: RunConfig, inputs: Inputs) -> Encoder:
 def decoded(
     inputs: Inputs, encoder: Encoder, *, processes: Processes, show_progress: bool
 ) -> Inputs:
-    """Decode all images once. Those that cannot be decoded leave, the training ones with labels.
+    """Decode all images once, and drop those that cannot be decoded, with their labels.
 
-    Streamed ones stay as they are.
+    Streamed image sets are returned unchanged.
 
-    Several processes of a machine share one file of pixels, which is mapped; the test images are
-    for the first one, which judges.
+    Several processes of a machine map one shared file of pixels; only the first one, which
+    evaluates, gets the test images.
     """
     if not isinstance(inputs.train, ImageSet) or not encoder.takes_images:
         return inputs
@@ -82,17 +82,14 @@ def decoded(
 
     def decode(items: ImageSet) -> ImageSet:
         return items.cached(
-            height=shape.height,
-            width=shape.width,
-            channels=shape.channels,
-            fit=shape.fit,
+            shape.image_size,
             limit=CACHE_LIMIT if processes.world == 1 else 0,
             progress=show_progress,
         )
 
     images = inputs.train
     if processes.world > 1:
-        processes.once_per_machine(lambda: len(decode(images)))  # the others find the file
+        processes.once_per_machine(lambda: len(decode(images)))  # the others use its file
     train = decode(images)
     labels = inputs.labels
     if len(train) < len(labels):
@@ -112,11 +109,11 @@ def frozen_features(
     processes: Processes,
     show_progress: bool,
 ) -> Features | None:
-    """Cached features of the whole set, if the backbone says the same of an image every time."""
+    """Cached features of the whole set, if the backbone is frozen and sees the same images."""
     if not frozen or not encoder.takes_images:
         return None
     if config.train.augment or config.variations is not None:
-        return None  # every view is another one: the frozen backbone sees it
+        return None  # every view differs, so the frozen backbone must see it
     whole = inputs.whole
     assert isinstance(whole, ImageSet)
     processes.once_per_machine(
@@ -139,7 +136,7 @@ def start_at_old(
     *,
     show_progress: bool,
 ) -> None:
-    """[encoder] start = "ridge": the head begins at the closed-form map to the old vectors."""
+    """[encoder] start = "ridge": the head starts at the closed-form map to the old vectors."""
     if known is None:
         raise ConfigError(
             "[encoder] start = 'ridge' starts at the old vectors: it needs [old] and a method that "

@@ -1,7 +1,7 @@
 """A small attribute network: variations that cannot be applied are mined from labelled images.
 
 URL (Shi et al., CVPR 2020, supplement) learns attributes such as age and smiling on one data set
-and takes what it tells of the training images as further variations.
+and uses its predictions for the training images as further variations.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from torch.nn import functional as F
 from midspan.data import ImageSet
 from midspan.data.decode import Channels
 from midspan.errors import DataError, FormatError
+from midspan.image_size import ImageSize
 from midspan.spaces import FloatArray, IntArray
 
 WIDTHS = (64, 128, 256, 512)  # kernels of the four layers, as in the supplement
@@ -62,7 +63,7 @@ class AttributeNet(nn.Module):
         return logits
 
     def _read(self, images: ImageSet, rows: IntArray) -> Tensor:
-        pixels = images.load(rows, height=self.size, width=self.size, channels=self.channels)
+        pixels = images.load(rows, ImageSize(self.size, self.size, self.channels))
         return torch.from_numpy(pixels).permute(0, 3, 1, 2).float().div(127.5).sub(1.0)
 
     def save(self, path: str | Path) -> Path:
@@ -117,7 +118,7 @@ def fit_attributes(
         for start in range(0, len(order), batch_size):
             rows = order[start : start + batch_size]
             if len(rows) == 1:
-                continue  # batch norm wants two
+                continue  # batch norm needs two
             logits = net(net._read(images, rows))
             loss = F.binary_cross_entropy_with_logits(logits, targets[torch.from_numpy(rows)])
             optimiser.zero_grad(set_to_none=True)
@@ -127,7 +128,7 @@ def fit_attributes(
 
 
 def mine(net: AttributeNet, images: ImageSet, *, threshold: float = 0.5) -> Tensor:
-    """(N, A) 0 or 1: what the network takes the images to have."""
+    """(N, A) 0 or 1: the attributes that the network predicts."""
     return torch.from_numpy((net.predict(images) > threshold).astype(np.float32))
 
 
@@ -141,5 +142,5 @@ def _binary(images: ImageSet, name: str) -> npt.NDArray[np.float32]:
     except ValueError:
         values = np.full(len(images), np.nan, dtype=np.float32)
     if values.shape != (len(images),) or not np.isin(values, (0.0, 1.0)).all():
-        raise DataError(f"column {name!r} holds other values than 0 and 1; attributes want those")
+        raise DataError(f"column {name!r}: expected only 0 and 1, got other values")
     return values

@@ -1,6 +1,6 @@
 """Augmentation on tensors: each is a function (images, draws) → images of the same shape.
 
-Images are float (B, C, H, W), normalised; what moves in from outside repeats the border.
+Images are float (B, C, H, W), normalised; pixels from outside the image repeat the border.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def chain(names: Sequence[str]) -> list[Augmentation]:
 
 
 def affine(images: Tensor, rng: BatchRandom) -> Tensor:
-    """Turn by ±10°, scale by 0.85 … 1.15, shift by ±10 %: what a camera or a hand does."""
+    """Rotate by ±10°, scale by 0.85 … 1.15, shift by ±10 %."""
     count = len(images)
     angle = rng.uniform(-math.pi / 18, math.pi / 18)
     scale = rng.uniform(0.85, 1.15)

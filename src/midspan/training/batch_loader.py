@@ -24,9 +24,9 @@ if TYPE_CHECKING:  # these modules draw from BatchRandom
 
 @dataclass(frozen=True, slots=True)
 class BatchRandom:
-    """Drawn for the whole batch, then cut: an image gets the same whichever process loads it.
+    """Random numbers for the whole batch, of which each process uses its share.
 
-    A few numbers an image cost less than a generator for each, and all processes leave the
+    So an image gets the same numbers whichever process loads it, and all processes leave the
     generator in the same state.
     """
 
@@ -49,7 +49,7 @@ class BatchRandom:
         return self.rand() * (high - low) + low
 
     def subset(self, chosen: Tensor) -> BatchRandom:
-        """For those images alone that are `chosen`, (total,) true or false."""
+        """For the `chosen` images only, (total,) true or false."""
         return BatchRandom(
             self.generator,
             int(chosen.sum()),
@@ -61,8 +61,8 @@ class BatchRandom:
 class BatchLoader:
     """Images of this process's share of the batch, and all else of the whole batch.
 
-    Images are what is dear to load; labels, old vectors and random numbers are cheap, so each
-    process takes them for all. The sampler makes the same batches in every process.
+    Images are expensive to load; labels, old vectors and random numbers are cheap, so each
+    process takes them for all. The sampler gives the same batches in every process.
     """
 
     def __init__(

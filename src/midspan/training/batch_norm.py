@@ -1,8 +1,7 @@
 """Batch norm over the images of all processes, on any device.
 
-torch.nn.SyncBatchNorm does the same on GPUs only. Here the modules stay what they are and borrow
-another forward for the time of training, so that weights, names and checkpoints are those of one
-process.
+torch.nn.SyncBatchNorm does the same on GPUs only. Here the modules keep their type and use
+another forward during training, so that weights, names and checkpoints are those of one process.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ def synchronised(network: nn.Module, *, world: int) -> Iterator[None]:
     for module in norms:
         if type(module).forward is not _BatchNorm.forward:
             raise ConfigError(
-                f"this encoder has a batch norm of its own kind, {type(module).__name__}, whose "
+                f"this encoder has a custom batch norm, {type(module).__name__}, whose "
                 f"statistics cannot be shared by {world} processes; train it with one process, or "
                 "choose a backbone with torch's own batch norm or none"
             )

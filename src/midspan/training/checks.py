@@ -1,4 +1,4 @@
-"""All that a run file says is checked before the run folder is made: a typo claims no folder."""
+"""Checks of a whole run file before the run folder is created, so that a typo leaves nothing."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def built_parts(config: RunConfig) -> tuple[RecognitionLoss, Method]:
         )
     if config.classifier.sharded and method.uses_classifier:
         raise ConfigError(
-            f"[classifier] sharded = true does not go with [method] name = "
+            f"[classifier] sharded = true cannot be used with [method] name = "
             f"{config.method['name']!r} as it is set: it needs the logits or the rows of all "
             "classes in every step, and no process has them; take another method or setting "
             "(docs/training.md, Millions of classes)"

@@ -2,7 +2,7 @@
 
 A sharded classifier (Partial FC) updates only the classes that a step has drawn. A class that is
 not drawn keeps its weights, momentum and moments: no decay, no step. Each class is updated as
-torch's SGD or AdamW would if it were a parameter of its own whose gradient is None in the steps
+torch's SGD or AdamW would if it were a separate parameter whose gradient is None in the steps
 that leave it out.
 
 On disk each process writes its part next to the checkpoint and reads any part. The checkpoint names

@@ -1,7 +1,7 @@
-"""The processes of one run, as torchrun starts them, and the few things that they do together.
+"""The processes of one run, as torchrun starts them, and what they do together.
 
-One process alone needs nothing of it: torch.distributed is not started then, and every call here
-returns at once. What is shared between the processes of a step (vectors, batch statistics,
+A single process needs none of it: torch.distributed is not started, and every call here returns
+immediately. What is shared between the processes of a step (vectors, batch statistics,
 gradients) is in midspan.losses.gather, batch_norm.py and torch's DistributedDataParallel.
 """
 
@@ -34,7 +34,7 @@ SLOW_TIMEOUT = timedelta(days=7)  # while one works for all: old vectors, decodi
 
 @dataclass(frozen=True, slots=True)
 class Processes:
-    """Who we are among them. As made without arguments: one process, which is the first."""
+    """The rank of this process among them. By default: a single process, which is the first."""
 
     rank: int = 0
     world: int = 1
@@ -56,7 +56,7 @@ class Processes:
         return tuple(end - start for start, end in pairwise(ends))
 
     def share(self, total: int) -> slice:
-        """The own rows among `total`."""
+        """The rows of this process among `total`."""
         return slice(total * self.rank // self.world, total * (self.rank + 1) // self.world)
 
     def once(self, work: Callable[[], T]) -> T:
@@ -113,7 +113,7 @@ class Processes:
         """The step whose gradients are the mean over all processes; weights start as the first's.
 
         Some parameters have no gradient in some steps (a pair loss without pairs), so they are
-        looked for. Buffers are the same everywhere by construction and are not sent.
+        searched for. Buffers are the same everywhere by construction and are not sent.
         """
         if self.world == 1:
             return step
@@ -133,9 +133,9 @@ SINGLE_PROCESS = Processes()
 
 
 class StepConsensus:
-    """The largest wish of any process, known to all of them at the same step.
+    """The largest request of any process, known to all of them at the same step.
 
-    With several processes it is that of the step before, so that nobody waits for it.
+    With several processes it is that of the step before, so that no process waits for it.
     """
 
     def __init__(self, processes: Processes) -> None:
@@ -153,7 +153,7 @@ class StepConsensus:
         return known
 
     def close(self) -> int:
-        """Wait for what is under way."""
+        """Wait for pending exchanges."""
         if self._pending is None:
             return 0
         results, work = self._pending
@@ -196,15 +196,15 @@ def join_processes(device: str | None) -> Iterator[tuple[Processes, torch.device
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         raise ProcessLost(
             f"process {dist.get_rank()} of {world}: another process of this run is gone or has "
-            f"not answered for {STEP_TIMEOUT.seconds // 60} minutes; the same command continues from "
-            f"the last checkpoint ({str(error).splitlines()[0]})"
+            f"not answered for {STEP_TIMEOUT.seconds // 60} minutes; the same command continues "
+            f"from the last checkpoint ({str(error).splitlines()[0]})"
         ) from error
     finally:
         dist.destroy_process_group()
 
 
 def check_shared(folder: Path, processes: Processes) -> None:
-    """All machines must see the run folder: there the run goes on after a stop."""
+    """All machines must see the run folder: the run continues there after a stop."""
     blind = [rank for rank, seen in enumerate(processes.all_gather(folder.exists())) if not seen]
     if blind:
         raise RunError(
@@ -214,7 +214,7 @@ def check_shared(folder: Path, processes: Processes) -> None:
 
 
 def launched_rank() -> int:
-    """What torchrun has told us, also before we have joined and after we have left."""
+    """What torchrun has set, also before joining and after leaving."""
     return int(os.environ.get("RANK", "0"))
 
 
@@ -253,5 +253,5 @@ def _own_device(device: str | None, machine_rank: int) -> torch.device:
 
 
 def _is_loss(error: Exception) -> bool:
-    """Whether a collective broke off: NCCL has errors of its own, gloo only says where."""
+    """Whether a collective was aborted: NCCL has its own errors, gloo only says where."""
     return isinstance(error, dist.DistError) or "gloo/transport" in str(error)

@@ -1,4 +1,4 @@
-"""Divide & Conquer in the loop: when to group the images, and which batches follow from it."""
+"""Divide & Conquer in the loop: when to cluster the images, and the batches that follow."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Load = Callable[[IntArray], Tensor]  # rows → network input (B, …)
 class Phases:
     """Epochs of Divide & Conquer: [first, last) have batches of one cluster each.
 
-    Before, the whole embedding learns (the clusters of an untrained network mean little); from
+    Before that the whole embedding learns (clusters of an untrained network carry little); from
     `joint` on a batch teaches all dims instead of its learner's slice, as the released schedule
     does (200 epochs: slices to 80, all dims on one cluster's images to 190, then everything).
     """
@@ -70,9 +70,9 @@ def recluster(
     again: bool,
     processes: Processes,
 ) -> None:
-    """Group the training images anew by their present vectors; learners keep their clusters.
+    """Cluster the training images again by their current vectors; learners keep their clusters.
 
-    Every process embeds its share of the images, the first one groups them.
+    Every process embeds its share of the images, the first one clusters them.
     """
     size = settings.batch_size
     own = embed_rows(
@@ -96,7 +96,7 @@ def embed_rows(
 ) -> FloatArray:
     """Unit vectors (n, D) of this process's share as they are now, without augmentation.
 
-    The shares are whole batches, so that the vectors are those of one process to the last bit.
+    The shares are whole batches, so that the vectors are those of one process bit for bit.
     """
     device = encoder.device
     encoder.eval()
@@ -120,7 +120,7 @@ def epoch_batches(
     seed: int,
     epoch: int,
 ) -> list[StepPlan]:
-    """What each step of the epoch learns from what."""
+    """The rows, learner and classes of each step of the epoch."""
     if not phases.divided(epoch):
         return [StepPlan(rows) for rows in sampler.batches(labels, seed=seed, epoch=epoch)]
     clusters = step.clusters.cpu().numpy()

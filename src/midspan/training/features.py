@@ -1,8 +1,8 @@
 """Features of a frozen backbone, computed once per image set and kept in the cache.
 
-While the backbone does not learn, its pooled features of an image never change: a head over them
+While the backbone is frozen, its pooled features of an image do not change: a head over them
 trains in seconds. The key of an entry is the fingerprint of backbone and preprocessing together
-with the images, so another head, seed or method finds the same entry.
+with the images, so another head, seed or method uses the same entry.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Features:
         return name in self._place
 
     def rows(self, ids: StrArray) -> IntArray:
-        """Where these images are; all of them must be there."""
+        """Rows of these images; all of them must be present."""
         return np.array([self._place[name] for name in ids.tolist()], dtype=np.int64)
 
     def loader(self, ids: StrArray) -> Callable[[IntArray], Tensor]:
@@ -137,7 +137,7 @@ def embed_items(
     whole: ImageSet | Embeddings | None,
     show_progress: bool,
 ) -> Embeddings:
-    """`encoder.embed`, from cached features of `whole`, which the items are part of, if there."""
+    """`encoder.embed`, from cached features of `whole`, which holds the items, if possible."""
     if isinstance(encoder, Encoder) and isinstance(items, ImageSet) and isinstance(whole, ImageSet):
         features = cached_features(encoder, whole, make=False)
         if features is not None and all(name in features for name in items.ids.tolist()):

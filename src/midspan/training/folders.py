@@ -35,7 +35,7 @@ class RunFolder:
     def check(self, config: RunConfig, *, restart: bool = False) -> bool:
         """Whether the run is finished there; RunError if the folder is for something else.
 
-        Nothing is written. With `restart` a run that is there counts as not begun.
+        Nothing is written. With `restart` an existing run counts as not started.
         """
         if self.path.exists() and not self.path.is_dir():
             raise RunError(f"{self.path} is a file; choose another `out`")
@@ -48,7 +48,7 @@ class RunFolder:
             if before != settings:
                 raise RunError(
                     f"{self.path} holds a run with other settings "
-                    f"({_difference(before, settings)}); choose another `out`, or begin again "
+                    f"({_difference(before, settings)}); choose another `out`, or start again "
                     "there with `restart`"
                 )
         elif self.path.exists() and any(path.name != LOCK for path in self.path.iterdir()):
@@ -122,7 +122,7 @@ class RunFolder:
         write_text(self.path / METRICS, json.dumps(metrics, indent=2) + "\n")
 
     def log(self, line: Mapping[str, float]) -> None:
-        """One line an epoch; a resumed run replaces the lines of the epochs it does again."""
+        """One line an epoch; a resumed run replaces the lines of the epochs that it repeats."""
         path = self.path / LOG
         kept = [old for old in self.log_lines() if old["epoch"] < line["epoch"]]
         write_text(path, "".join(json.dumps(entry) + "\n" for entry in [*kept, line]))
@@ -134,7 +134,7 @@ class RunFolder:
         return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
     def _clear(self) -> None:
-        """Only what a run has written; a folder that is none of ours is left alone."""
+        """Remove only what a run has written; other folders are left alone."""
         if not (self.path / CONFIG).exists():
             return
         for name in (CHECKPOINT, LOG, METRICS, ENV, CLASSIFIER, CLASSES, CONFIG):
@@ -183,7 +183,7 @@ def _summary(path: Path) -> RunSummary:
 
 
 def environment() -> dict[str, Any]:
-    """What the numbers may depend on; nothing about whose machine it is."""
+    """What the numbers may depend on; nothing that identifies the machine."""
     import torch
 
     return {

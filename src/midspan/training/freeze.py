@@ -19,7 +19,7 @@ RIDGE = 1e-2  # of the mean variance of a feature: own choice, for features of a
 
 
 def freeze(encoder: Encoder, what: Freeze) -> bool:
-    """Stop parts of the backbone from learning; True if none of it learns.
+    """Freeze parts of the backbone; True if all of it is frozen.
 
     True or "backbone": all of it. n: all but its last n blocks.
     """
@@ -71,9 +71,9 @@ def head_alone(encoder: Encoder, *, space: Space) -> Encoder:
 
 
 def warm_start(encoder: Encoder, where: str) -> tuple[str, ...]:
-    """Take the weights of another encoder of the same backbone; returns what was not taken.
+    """Load the weights of another encoder of the same backbone; returns what was not loaded.
 
-    The head comes along if it is of the same shape; else it stays as it is.
+    The head is included if it has the same shape; else it stays as it is.
     """
     source = load_encoder(where, device="cpu")
     if not isinstance(source, Encoder):
@@ -95,7 +95,7 @@ def warm_start(encoder: Encoder, where: str) -> tuple[str, ...]:
 
 
 def ridge_start(encoder: Encoder, *, features: Tensor, old: Tensor) -> None:
-    """The first D_old dims of a linear head begin as the ridge map from features to old vectors.
+    """The first D_old dims of a linear head start as the ridge map from features to old vectors.
 
     features: (N, F). old: (N, D_old) unit. Weights keep the size they were drawn with, because
     directions alone count and the optimiser's steps are of a fixed size.

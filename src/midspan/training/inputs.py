@@ -27,7 +27,7 @@ Items = ImageSet | Embeddings
 class Inputs:
     """Training items, and test items of other classes.
 
-    From here on the loop knows classes by number: the place of their name in `class_names`.
+    From here on classes are numbers: the index of their name in `class_names`.
     """
 
     train: Items
@@ -93,27 +93,21 @@ def loader(encoder: Encoder, items: Items) -> Callable[[IntArray], Tensor]:
         features = torch.from_numpy(items.vectors)
         return lambda rows: features[torch.from_numpy(rows)]
     shape = encoder.preprocessing
-    return lambda rows: shape.tensor(
-        items.load(
-            rows,
-            height=shape.height,
-            width=shape.width,
-            channels=shape.channels,
-            fit=shape.fit,
-        )
-    )
+    return lambda rows: shape.tensor(items.load(rows, shape.image_size))
 
 
 def _check_trainable(items: Items, labels: IntArray) -> None:
     if isinstance(items, ImageSet):
         check_trainable(items)
     elif len(np.unique(labels)) < 2:
-        raise DataError(f"{len(items)} vectors of fewer than two classes; training wants two")
+        raise DataError(
+            f"training: expected two or more classes, got fewer in {len(items)} vectors"
+        )
 
 
 _NO_LABELS: dict[type, str] = {
-    Embeddings: "these embeddings have no labels; training wants a column 'labels'",
-    ImageSet: "these images have no labels; training wants a folder per class, or a label column",
+    Embeddings: "training: expected a column 'labels', got embeddings without labels",
+    ImageSet: "training: expected a folder per class or a label column, got images without labels",
 }
 
 

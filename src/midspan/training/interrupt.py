@@ -1,6 +1,6 @@
-"""Ctrl-C and SIGTERM as a wish: the loop finishes its step, saves, and stops.
+"""Ctrl-C and SIGTERM as a request: the loop finishes its step, saves, and stops.
 
-A second one is an order. SIGTERM is what torchrun, schedulers and `kill` send.
+A second one stops immediately. SIGTERM is what torchrun, schedulers and `kill` send.
 """
 
 from __future__ import annotations
@@ -14,21 +14,23 @@ from types import FrameType
 
 @contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:
-    """Yields asked(): has one of the two come since?"""
+    """Yields requested(): whether one of the two has arrived."""
     if threading.current_thread() is not threading.main_thread():
-        yield lambda: False  # only the main thread hears signals
+        yield lambda: False  # only the main thread gets signals
         return
-    asked = False
+    requested = False
 
-    def hear(number: int, frame: FrameType | None) -> None:
-        nonlocal asked
-        if asked:
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        nonlocal requested
+        if requested:
             raise KeyboardInterrupt
-        asked = True
+        requested = True
 
-    before = {number: signal.signal(number, hear) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {
+        number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)
+    }
     try:
-        yield lambda: asked
+        yield lambda: requested
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

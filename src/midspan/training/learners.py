@@ -1,4 +1,4 @@
-"""Divide & Conquer: the data in K clusters, the embedding in K slices, each slice its own cluster.
+"""Divide & Conquer: the data in K clusters, the embedding in K slices, one cluster for each slice.
 
 Sanakoyeu et al., CVPR 2019. Where the released code and the paper differ we follow the paper:
 clusters of the full embedding, matched by intersection over union. Departs: the number of steps an
@@ -72,7 +72,7 @@ def batches(
 
 
 def _usable(rows: IntArray, labels: IntArray) -> IntArray:
-    """Without classes that have one image here: they make no pair. All rows if too little is left.
+    """Without classes of a single image, which form no pair. All rows if too few are left.
 
     A cluster of fewer than two classes teaches nothing, so its learner sees all the data.
     """
@@ -87,7 +87,7 @@ def _stream(
     rows: IntArray, labels: IntArray, sampler: Sampler, key: tuple[int, int, int]
 ) -> Iterator[IntArray]:
     own = labels[rows]
-    if isinstance(sampler, Balanced):  # a cluster may have fewer classes than a batch wants
+    if isinstance(sampler, Balanced):  # a cluster may have fewer classes than a batch needs
         present = len(np.unique(own))
         sampler = Balanced(
             classes_per_batch=min(sampler.classes, present), images_per_class=sampler.images

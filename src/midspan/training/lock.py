@@ -44,7 +44,7 @@ def _acquire(path: Path) -> int | None:
             if error.errno in NO_LOCKS:
                 warnings.warn(
                     f"{path.parent}: this file system has no locks; do not start the same run "
-                    "twice at once",
+                    "twice at the same time",
                     stacklevel=2,
                 )
                 return None

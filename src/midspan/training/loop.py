@@ -301,7 +301,7 @@ def learning_rate(settings: TrainSettings, *, step: int, steps_per_epoch: int) -
 
 
 def step_seed(seed: int, step: int) -> int:
-    """A seed of its own for every step, the same after a restart."""
+    """The seed of a step, the same after a restart."""
     return int(np.random.SeedSequence((seed, step)).generate_state(1, np.uint64)[0] >> 1)
 
 

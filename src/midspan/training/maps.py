@@ -1,4 +1,4 @@
-"""Maps that a method learns beside the encoder, saved as bridges: NumPy applies them."""
+"""Maps that a method learns with the encoder, saved as bridges: NumPy applies them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def save_maps(
 
 
 def load_maps(run: Path) -> dict[str, Bridge]:
-    """The bridges that training left in this run folder, by direction; often none."""
+    """The bridges in this run folder, by direction; often none."""
     folders = {direction: run / BRIDGES / direction for direction in DIRECTIONS}
     return {name: load_bridge(folder) for name, folder in folders.items() if folder.is_dir()}
 
@@ -68,4 +68,4 @@ def _layers(module: Transformation) -> dict[str, FloatArray]:
 
 def _array(tensor: torch.Tensor) -> FloatArray:
     values: FloatArray = tensor.detach().cpu().float().numpy()
-    return values.copy()  # not the memory of a module that may go on learning
+    return values.copy()  # not the memory of a module that may continue to learn

@@ -1,4 +1,4 @@
-"""Mixtures of two images in a batch: images without a label that any encoder can still embed."""
+"""Mixtures of two images in a batch: they have no label, but any encoder can embed them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 
 @dataclass(frozen=True, slots=True)
 class Mixing:
-    """The last M places of a batch of B become mixtures with other places of it.
+    """The last M rows of a batch of B become mixtures with other rows of it.
 
     Shares are uniform: mixup (arXiv:1710.09412) with α = 1.
     """

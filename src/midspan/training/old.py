@@ -40,7 +40,7 @@ TENSORS = ("vectors", "counts", "centres", "radii", "angles")
 
 @dataclass(frozen=True)
 class OldModel:
-    """An old encoder that can embed, or one of which only vectors are left."""
+    """An old encoder that can embed, or one that exists only as vectors."""
 
     space: Space
     encoder: Encoder | OnnxEncoder | None
@@ -58,7 +58,7 @@ class OldModel:
         return cls(encoder.space, encoder, stored=None, class_names=names)
 
     def embed(self, items: Items, *, whole: Items | None = None, show_progress: bool) -> Embeddings:
-        """Old vectors of these items, in their order; from the cache if they were made before.
+        """Old vectors of these items, in their order; from the cache if they were computed before.
 
         whole: the set that they are part of, of which features may be cached.
         They have the items' own labels: a file's may be missing, or numbered by another version.
@@ -75,7 +75,7 @@ class OldModel:
             try:
                 return _relabelled(Embeddings.load(path).take(items.ids), items, check=False)
             except (FormatError, UnknownId):
-                path.unlink()  # a damaged cache entry is only a loss of time
+                path.unlink()  # a damaged cache entry is computed again
         embeddings = embed_items(self.encoder, items, whole=whole, show_progress=show_progress)
         embeddings.save(path)
         return embeddings
@@ -97,7 +97,7 @@ def _relabelled(old: Embeddings, items: Items, *, check: bool = True) -> Embeddi
 
 
 def content_key(items: Items) -> str:
-    """What the cached vectors depend on beside the encoder: which items, and what is in them."""
+    """What the cached vectors depend on besides the encoder: which items, and what is in them."""
     ids = "\n".join(items.ids.tolist())
     if isinstance(items, Embeddings):
         return fingerprint(ids, items.space.fingerprint, items.vectors.tobytes())
@@ -113,7 +113,7 @@ def artifacts(
     show_progress: bool,
     views: Views | None = None,
 ) -> OldArtifacts:
-    """From a file of the cache that the first process of each machine makes, and all map.
+    """From a file of the cache that the first process of each machine writes and all map.
 
     `old` is expected in that process alone. views: augmented views of the images, from which
     class centres and radii are then measured.
@@ -135,9 +135,9 @@ def artifacts(
 
 @dataclass(frozen=True)
 class Views:
-    """Old vectors of augmented views, computed when they are asked for."""
+    """Old vectors of augmented views, computed when needed."""
 
-    key: str  # what they depend on beside the encoder and the images
+    key: str  # what they depend on besides the encoder and the images
     vectors: Callable[[], Tensor]  # (K, N, D_old)
 
 
@@ -145,7 +145,7 @@ def _cached_artifacts(
     old: OldModel, inputs: Inputs, *, views: Views | None, show_progress: bool
 ) -> Path:
     labels, classes = inputs.labels, len(inputs.class_names)
-    # of a file of vectors nobody vouches for what is in it: the vectors themselves are the key
+    # nothing identifies the content of a file of vectors: the vectors themselves are the key
     stored = old.embed(inputs.train, show_progress=False) if old.encoder is None else None
     content = content_key(inputs.train) if stored is None else stored.vectors.tobytes()
     seen = "" if views is None else views.key
@@ -203,9 +203,9 @@ def read_artifacts(
 
 
 def check_class_names(inputs: Inputs, old: Sequence[str]) -> None:
-    """Old class weights are found by class name; say so where that cannot work.
+    """Old class weights are matched by class name; warn where that cannot work.
 
-    Disjoint classes are a case of its own (open-class), but names on one side and numbers on the
+    Disjoint classes are a separate case (open-class), but names on one side and numbers on the
     other are the same classes called differently.
     """
     if isinstance(inputs.train, Embeddings) and inputs.train.numbered:
@@ -224,10 +224,10 @@ def check_class_names(inputs: Inputs, old: Sequence[str]) -> None:
 def save_classifier(
     folder: Path, loss: RecognitionLoss, class_names: Sequence[str], *, sub_embeddings: int = 1
 ) -> None:
-    """The rows of the recognition loss, for the next encoder to stay compatible with.
+    """Save the class weights of the recognition loss for the next compatible encoder.
 
-    A loss with confidences compares slice by slice: its rows are saved with slices of length one,
-    so that the cosine of the whole is the mean of theirs, and its scale is the mean confidence.
+    A loss with confidences compares slice by slice: its weights are saved with slices of length
+    one, so that the cosine of the whole is the mean of theirs; its scale is the mean confidence.
     """
     rows = loss.rows
     if loss.uses_confidence and rows is not None:

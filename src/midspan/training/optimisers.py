@@ -57,9 +57,9 @@ class Optimisers:
 
 
 def make_optimiser(modules: nn.Module, settings: TrainSettings) -> Optimisers:
-    """Weight decay for matrices and kernels only: norms and biases have nothing to forget.
+    """Weight decay for matrices and kernels only: not for norms and biases.
 
-    Parameters of a method that says `sgd_lr` have plain SGD with that rate, by the same schedule:
+    Parameters of a method with `sgd_lr` have plain SGD with that rate, by the same schedule:
     AdamW scales every gradient to one size, and so undoes a falling weight of their term.
     """
     groups: dict[tuple[float, float], dict[str, Any]] = {}

@@ -44,7 +44,7 @@ class RunResult:
     """A finished run. `scores` are fractions, by the first metric of [evaluate].
 
     self; with an old encoder also old_self, cross (vectors compared as they are), cross_backward
-    and cross_forward (through the maps that the method learnt), and cross_best of those there are.
+    and cross_forward (through the maps that the method learnt), and cross_best, the best of these.
     """
 
     path: Path
@@ -134,20 +134,19 @@ def _train(
     if processes.once(lambda: folder.check(config, restart=restart)):
         check_shared(folder.path, processes)
         return RunResult(folder.path, _trained(folder), folder.metrics())
-    check_config(config)  # this and the data before the folder is made: a typo claims nothing
+    check_config(config)  # before the folder is created: a typo leaves nothing
     if processes.world > 1 and config.data.get("name") == "webdataset":
         processes.once_per_machine(
             lambda: len(read_inputs(config).labels)
         )  # the others find the index
     inputs = read_inputs(config)
-    # of the others none needs the old encoder itself: what they know of it is in a shared file
-    # unless it is run on what is shown
+    # the other processes read a shared file instead of the old encoder, unless it is run on views
     old = (
         _old(config, inputs)
         if _shows(config)
         else processes.on_first_of_machine(lambda: _old(config, inputs))
     )
-    torch.manual_seed(config.seed)  # class rows and what a method learns
+    torch.manual_seed(config.seed)  # class weights and what a method learns
     encoder = new_encoder(config, inputs)
     check_columns(config, inputs)
     with ExitStack() as held:
@@ -237,7 +236,7 @@ def _train_in(
         prefix_dims = known.space.dim
 
     def record(metrics: Mapping[str, Any]) -> bool:
-        """Compatible with the old space, but only together with what the test found."""
+        """Record the compatible space, together with the result of the test."""
         if known is None or "direct" not in method.directions:
             return False
         encoder.compatible_with = (known.space.fingerprint,)

@@ -1,4 +1,4 @@
-"""The text of a run file: its paths, changes of single values, and how it is written again."""
+"""The text of a run file: its paths, changes of single values, and how it is written."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def comparable(text: str) -> str:
 
 
 def to_toml(raw: Mapping[str, Any]) -> str:
-    """The run file again, one level of sections; enough for what we read."""
+    """The text of a run file with one level of sections."""
     top = [f"{key} = {_toml_value(value)}" for key, value in raw.items() if not _is_table(value)]
     parts = ["\n".join(top)] if top else []
     for section, values in raw.items():

@@ -18,7 +18,7 @@ class Sampler(Protocol):
 class Shuffled:
     """Every row once an epoch, in random order; a last batch under half the size is left out.
 
-    Batch norm on a handful of images would do more harm than the few images do good.
+    Batch norm on a handful of images would do more harm than good.
     """
 
     def __init__(self, *, batch_size: int = 256) -> None:
@@ -53,11 +53,11 @@ class Balanced:
         groups = np.split(order, np.cumsum(counts)[:-1])
         steps = max(1, len(labels) // (self.classes * self.images))
         batches = []
-        queue = np.empty(0, dtype=np.int64)  # classes in turn, so that none is forgotten
+        queue = np.empty(0, dtype=np.int64)  # classes take turns, so that none is left out
         for _ in range(steps):
             while len(queue) < self.classes:
-                fresh = rng.permutation(len(groups))
-                queue = np.concatenate([queue, fresh[~np.isin(fresh, queue)]])
+                shuffled_classes = rng.permutation(len(groups))
+                queue = np.concatenate([queue, shuffled_classes[~np.isin(shuffled_classes, queue)]])
             chosen, queue = queue[: self.classes], queue[self.classes :]
             batches.append(np.concatenate([self._draw(rng, groups[c]) for c in chosen]))
         return batches
@@ -68,5 +68,5 @@ class Balanced:
 
 def _positive(name: str, value: int) -> int:
     if value < 1:
-        raise ConfigError(f"{name} = {value}; wanted at least 1")
+        raise ConfigError(f"expected {name} of at least 1, got {value}")
     return value

@@ -1,4 +1,4 @@
-"""The settings of a training run, section by section, as its one TOML file says them."""
+"""The settings of a training run, section by section, as in its TOML file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from midspan.encoders.confidence_range import CONFIDENCE_RANGE
 from midspan.errors import ConfigError
 from midspan.training.run_file import apply_change, to_toml, with_current_names, with_paths
 
-__all__ = [  # with the text's own two, which were here before they had a file
+__all__ = [  # `apply_change` and `to_toml` live in run_file.py
     "AllocationSettings",
     "ClassifierSettings",
     "EncoderSettings",
@@ -47,15 +47,15 @@ class TrainSettings:
     momentum: float = 0.9  # sgd only
     warmup_epochs: float = 1.0
     recognition_weight: float = 1.0  # 0: only the method's terms, as in AdvBCT's ablation
-    learners: int = 1  # Divide & Conquer: slices of the embedding, each with a cluster of its own
+    learners: int = 1  # Divide & Conquer: slices of the embedding, each with its own cluster
     recluster_epochs: int = 2  # its released code
     conquer: float = 0.05  # share of the epochs, at the end, for the whole embedding; its code
     warm_up_learners: float = 0.0  # share at the start for the whole, so that clusters mean much
     all_dims_from: float = 0.4  # share from which a cluster's batch teaches all dims; its code
-    own_classes: bool = False  # a cluster's batch is told apart from the classes in it alone
+    own_classes: bool = False  # a cluster's batch is compared with the classes in it only
     clip: float = 5.0  # largest gradient norm; 0 = no clipping
     augment: tuple[str, ...] = ()
-    mixup: float = 0.0  # part of each batch that becomes mixtures, for methods that match those
+    mixup: float = 0.0  # share of each batch that becomes mixtures, for methods that use them
     precision: Literal["auto", "fp32"] = "auto"
     checkpoint_seconds: float = 60.0
     tensorboard: bool = False
@@ -102,54 +102,54 @@ class EncoderSettings:
     def __post_init__(self) -> None:
         if self.sub_embeddings is not None and self.sub_embeddings < 1:
             raise ConfigError(
-                f"[encoder] sub_embeddings = {self.sub_embeddings} is out of range: wanted 1 up"
+                f"[encoder] sub_embeddings: expected 1 or more, got {self.sub_embeddings}"
             )
         low, high = (math.exp(value) for value in CONFIDENCE_RANGE)
         if not low < self.first_confidence < high:
             raise ConfigError(
-                f"[encoder] first_confidence = {self.first_confidence} is out of range; "
-                f"wanted more than {low:.2g} and less than {high:.3g}"
+                f"[encoder] first_confidence: expected more than {low:.2g} and less than "
+                f"{high:.3g}, got {self.first_confidence}"
             )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClassifierSettings:
-    """[classifier]: where the class rows of the loss are, if they are too many for one place.
+    """[classifier]: where the class weights of the loss are, if they are too many for one place.
 
     Partial FC (arXiv:2010.05222). Default: a sample rate of 1, which leaves nothing out.
     """
 
-    init: Literal["random", "old-centres"] = "random"  # where class rows start
+    init: Literal["random", "old-centres"] = "random"  # where class weights start
     sharded: bool = False  # each process holds a part of them
     sample_rate: float = 1.0  # share of the classes that count in a step
 
     def __post_init__(self) -> None:
         if not 0 < self.sample_rate <= 1:
             raise ConfigError(
-                f"[classifier] sample_rate = {self.sample_rate}: wanted 0 < sample_rate <= 1"
+                f"[classifier] sample_rate: expected 0 < sample_rate <= 1, got {self.sample_rate}"
             )
         if self.sharded and self.init != "random":
             raise ConfigError(
-                f"[classifier] init = {self.init!r} and sharded = true do not go together yet; "
+                f"[classifier] init = {self.init!r} and sharded = true cannot be combined yet; "
                 "drop one of them"
             )
         if self.sample_rate < 1 and not self.sharded:
             raise ConfigError(
-                f"[classifier] sample_rate = {self.sample_rate} wants sharded = true, also for "
+                f"[classifier] sample_rate = {self.sample_rate} requires sharded = true, also for "
                 "one process"
             )
 
 
 @dataclass(frozen=True, kw_only=True)
 class VariationSettings:
-    """[variations]: what spoils the images at random, and what the encoder learns from it.
+    """[variations]: random changes of the images, and what the encoder learns from them.
 
     Defaults: URL (CVPR 2020), from memory. Both weights 0: augmentation alone.
     """
 
     names: tuple[str, ...] = ("blur", "occlusion", "perspective")
     probability: float = 0.3  # of each, independently
-    variation_weight: float = 2.0  # own half of the sub-embeddings tells the variation
+    variation_weight: float = 2.0  # own half of the sub-embeddings predicts the variation
     confusion_weight: float = 2.0  # and none of the others
     attributes: str | None = None  # file of an attribute network that mines further ones
     threshold: float = 0.5  # of its probabilities
@@ -167,7 +167,9 @@ class VariationSettings:
         if len(set(self.names)) < len(self.names):
             raise ConfigError(f"[variations] names = {list(self.names)}: each only once")
         if not self.names and self.attributes is None:
-            raise ConfigError("[variations] wants names or attributes; or leave the section out")
+            raise ConfigError(
+                "[variations]: expected names or attributes, got neither; or drop the section"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,7 +194,7 @@ class OldSettings:
 
     def __post_init__(self) -> None:
         if (self.run is None) == (self.embeddings is None):
-            raise ConfigError("[old] wants either run = '…' or embeddings = '….npz'")
+            raise ConfigError("[old]: expected either run = '…' or embeddings = '….npz'")
         if self.space is not None and self.embeddings is None:
             raise ConfigError("[old] space is for embeddings; a run has its own space")
 
@@ -241,8 +243,8 @@ class RunConfig:
     ) -> RunConfig:
         """Read a run file; `changes` are 'section.key=value' in TOML's own notation.
 
-        Paths in the file are meant from its folder, paths in `changes` from where we are. A file
-        without `name` gets `default_name`, or its own.
+        Paths in the file are relative to its folder, paths in `changes` to the working folder. A
+        file without `name` gets `default_name`, or its own.
         """
         raw = with_paths(read_toml(path), Path(path).resolve().parent)
         for change in changes:
@@ -253,7 +255,7 @@ class RunConfig:
     def from_dict(
         cls, raw: Mapping[str, Any], *, default_name: str = "run", saved: bool = False
     ) -> RunConfig:
-        """Checked section by section, then what the sections say of each other.
+        """Check each section, then the sections against each other.
 
         saved: from a run folder, in which old names cause no warning.
         """
@@ -265,7 +267,7 @@ class RunConfig:
 
     @property
     def sub_embeddings(self) -> int:
-        """As said in [encoder], or one for each learner."""
+        """As in [encoder], or one for each learner."""
         said = self.encoder.sub_embeddings
         return self.train.learners if said is None else said
 
@@ -322,4 +324,4 @@ def _check_slices(dim: int, sub_embeddings: int, learners: int) -> None:
 
 
 def _own_settings(*, name: str = "", seed: int = 0) -> None:
-    """The settings of a run file that stand outside of any section."""
+    """The settings of a run file that are outside of any section."""

@@ -20,7 +20,7 @@ from midspan.training.mixing import Mixing
 
 @dataclass(frozen=True, slots=True)
 class StepInput:
-    """What the network is shown in one step: B images, of which b ≤ B are in this process."""
+    """The input of one step: B images, of which b ≤ B are in this process."""
 
     images: Tensor  # (b, …) network input
     labels: Tensor  # (B,)
@@ -29,14 +29,14 @@ class StepInput:
     epoch: int
     progress: float
     learner: int | None = None  # the slice of the embedding that learns; None: the whole
-    classes: Tensor | None = None  # (K,) the only ones to be told apart; None: all
+    classes: Tensor | None = None  # (K,) the only ones that are compared; None: all
     variations: Tensor | None = None  # (B, M) 0 or 1, what was done to each image
     shares: tuple[int, ...] | None = None  # the b of each process; None: there is one
     mixing: Mixing | None = None  # the last images are mixtures; their labels count for nothing
 
 
 class Step(nn.Module):
-    """Encoder, losses and method: all that learns. A wrapper for many GPUs wraps this.
+    """Encoder, losses and method: everything that learns, wrapped for several processes.
 
     Each process encodes its own images; losses and method see the vectors of all processes.
     """
@@ -62,9 +62,9 @@ class Step(nn.Module):
         self.decorrelation = decorrelation
         self.recognition_weight = recognition_weight
         self.learners = learners
-        # The cluster of each image, with the weights: a run that goes on needs both.
+        # The cluster of each image, with the weights: a run that continues needs both.
         self.register_buffer("clusters", torch.zeros(images if learners > 1 else 0).long())
-        self.autocast = autocast  # of the encoder alone: losses on cosines want float32
+        self.autocast = autocast  # of the encoder alone: losses on cosines need float32
 
     def forward(self, inputs: StepInput) -> dict[str, Tensor]:
         shares = inputs.shares or (len(inputs.images),)

@@ -1,4 +1,4 @@
-"""After training: the encoder rests, and a head learns how far to trust each of its vectors."""
+"""After training: a head learns the uncertainty of the vectors of a fixed encoder."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def fit_uncertainty(
     """Minimise the mean negative mutual likelihood score of all pairs of one class in a batch.
 
     Defaults: the released code of PFE (arXiv:1904.09658), with lr × 0.1 after two thirds of the
-    steps. variations: PFE has none, since its images are good and bad by themselves; where all
-    are clean, give some, or the head never meets what it should warn of. The encoder is not
+    steps. variations: PFE has none, since its images differ in quality; where all
+    are clean, add some, or the head never sees bad images. The encoder is not
     changed.
     """
     labels = _labels(items)

@@ -1,8 +1,8 @@
-"""Variations: what spoils an image, applied at random while it is recorded what was applied.
+"""Variations: random damage to images, and a record of what was applied.
 
-URL (Shi et al., CVPR 2020) blurs, occludes and turns faces, each with probability 0.3. Images are
+URL (Shi et al., CVPR 2020) blurs, occludes and rotates faces, each with probability 0.3. Images are
 float (B, C, H, W), normalised. Departs: strengths are shares of the side, where the paper's kernels
-of 3 to 11 px are made for faces of 112 px; a perspective warp stands in for its 3-D poses.
+of 3 to 11 px are made for faces of 112 px; a perspective warp replaces its 3-D poses.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ BLOCKS = 7  # a side, as in the paper
 
 @dataclass(frozen=True)
 class Variations:
-    """What is done to the images of a batch, and what is learnt from it."""
+    """The variations of a batch, and the loss that is learnt from them."""
 
     names: tuple[str, ...]
     probability: float
@@ -64,9 +64,9 @@ def make_variations(
     seed: int,
     processes: Processes = SINGLE_PROCESS,
 ) -> Variations:
-    """As a run file wants them; attributes are mined once, from the images as they are."""
+    """As in the run file; attributes are mined once, from the images as they are."""
     for name in settings.names:
-        look_up(VARIATIONS, name, what="variation")  # a wrong name is told now
+        look_up(VARIATIONS, name, what="variation")  # a wrong name is an error now
     known = None
     if settings.attributes is not None:
         net = AttributeNet.load(settings.attributes)

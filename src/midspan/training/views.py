@@ -1,4 +1,4 @@
-"""Old vectors of the very view that the new encoder is shown."""
+"""Old vectors of the same views that the new encoder sees."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ OldView = Callable[[Tensor, IntArray, Mixing | None], Tensor]
 
 
 class ShownView:
-    """The frozen old encoder on the images that the new one is shown: augmented, varied, mixed.
+    """The frozen old encoder on the images that the new one sees: augmented, varied, mixed.
 
-    They are made for the new encoder; size, channels and normalisation become the old one's.
+    They are converted to the size, channels and normalisation of the old encoder.
     """
 
     def __init__(self, old: Encoder, *, shown: Preprocessing) -> None:
@@ -59,7 +59,7 @@ class FeatureView:
 
 
 def converted(images: Tensor, source: Preprocessing, target: Preprocessing) -> Tensor:
-    """Network input made by one preprocessing, as the other would make it of the same view."""
+    """Convert network input from one preprocessing to another."""
     if source == target:
         return images
     pixels = images * _row(source.std, images) + _row(source.mean, images)  # 0 … 1

@@ -21,6 +21,7 @@ from midspan.data.sources import ArraySource, FileSource
 from midspan.data.webdataset.by_name import shard_images
 from midspan.errors import ConfigError, DataError, EncoderError, FormatError
 from midspan.gallery import Item
+from midspan.image_size import ImageSize
 from midspan.spaces import Embeddings, Space
 from midspan.upgrade.embed import Embed, Embedded, Staged, from_embeddings
 
@@ -143,11 +144,7 @@ def read_images(box: Box, items: Sequence[Item]) -> ReadImages:
             continue
         names = np.array(list(uris))
         got = ImageSet(ids=names, source=source).load_readable(
-            np.arange(len(names)),
-            height=box.height,
-            width=box.width,
-            channels=box.channels,
-            fit=box.fit,
+            np.arange(len(names)), ImageSize(box.height, box.width, box.channels, box.fit)
         )
         ids += names[got.rows].tolist()
         parts.append(got.images)

@@ -105,7 +105,7 @@ def test_batches_equal_one_by_one(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MADE)
-def test_it_learns(name: str) -> None:
+def test_backbone_training_step_reduces_the_loss(name: str) -> None:
     """A gradient reaches every parameter that the output depends on, and moves the vectors."""
     encoder = make(name).train()
     x = encoder.tensor(some_input(encoder), device=torch.device("cpu"))

@@ -70,7 +70,7 @@ def test_pixels_run_from_minus_one_to_one() -> None:
     )
 
 
-def test_other_sizes_work() -> None:
+def test_efficientnet_lite_other_image_sizes_work() -> None:
     encoder = build_encoder(
         backbone="efficientnet-lite0", head="gem", dim=4, size=50, settings={"pretrained": False}
     )

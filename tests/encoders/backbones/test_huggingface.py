@@ -108,7 +108,9 @@ def test_an_untrained_pooler_is_not_used(tmp_path: Path, images: Pixels) -> None
         (MOBILENET, None, 1280),
     ],
 )
-def test_outputs(config: dict[str, Any], output: Any, features: int) -> None:
+def test_hf_output_choices_give_their_features(
+    config: dict[str, Any], output: Any, features: int
+) -> None:
     backbone = HuggingFace(config=config, output=output).eval()
     x = torch.rand(2, 3, 32, 32)
     with torch.no_grad():
@@ -135,7 +137,7 @@ def test_impossible_outputs_are_refused() -> None:
         HuggingFace(config=RESNET, output="cls")
 
 
-def test_of_an_image_text_model_the_image_half(tmp_path: Path, images: Pixels) -> None:
+def test_hf_image_text_model_uses_the_image_half(tmp_path: Path, images: Pixels) -> None:
     part = {key: value for key, value in VIT.items() if key not in ("model_type",)}
     text = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 9}
     ends = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2}
@@ -170,7 +172,7 @@ def test_sizes_of_all_kinds(
     assert ((p.height, p.width), p.fit) == (size, fit)
 
 
-def test_no_normalisation_means_zero_to_one(tmp_path: Path) -> None:
+def test_hf_without_normalisation_keeps_zero_to_one(tmp_path: Path) -> None:
     model = transformers.AutoModel.from_config(tiny(RESNET))
     where = save(model, tmp_path / "resnet", {"size": 32, "do_normalize": False})
     p = build_encoder(backbone=f"hf:{where}").preprocessing
@@ -194,7 +196,7 @@ def test_weights_that_the_checkpoint_lacks(vit_folder: str) -> None:
         load_encoder(f"hf:{vit_folder}")
 
 
-def test_finding_the_preprocessing_on_the_hub(
+def test_hf_preprocessing_is_read_from_the_hub(
     vit_folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import huggingface_hub
@@ -223,14 +225,14 @@ def test_finding_the_preprocessing_on_the_hub(
     assert asked[0] == ("org/model", "preprocessor_config.json", "v1")
 
 
-def test_what_cannot_be_loaded(tmp_path: Path) -> None:
+def test_hf_unloadable_model_raises(tmp_path: Path) -> None:
     with pytest.raises(EncoderError, match="cannot be loaded"):
         load_encoder(f"hf:{tmp_path}")
     with pytest.raises(ConfigError, match="no model of type 'vlt'"):
         HuggingFace(config={"model_type": "vlt"})
     with pytest.raises(ConfigError, match="no model of type None"):
         HuggingFace(config={})
-    with pytest.raises(ConfigError, match="one of the two"):
+    with pytest.raises(ConfigError, match="expected either a model name or a config"):
         HuggingFace(config=VIT, model="org/model")
 
 
@@ -256,12 +258,12 @@ def test_pickled_weights_are_not_read(tmp_path: Path) -> None:
         load_encoder(f"hf:{where}")
 
 
-def test_an_image_size_that_does_not_fit_is_said_at_once() -> None:
+def test_hf_unfit_image_size_raises_when_built() -> None:
     with pytest.raises(ConfigError, match="does not take images of 40 x 40 x 3"):
         build_encoder(backbone="hf", size=40, settings={"config": VIT})
 
 
-def test_without_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hf_without_transformers_raises_missing_dependency(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(MissingDependency, match=r"midspan\[hub\]"):
         HuggingFace(config=VIT)

@@ -41,7 +41,9 @@ def timm() -> Iterator[types.ModuleType]:
 
 
 @pytest.mark.slow
-def test_a_convolutional_network(timm: types.ModuleType, images: Pixels, tmp_path: Path) -> None:
+def test_timm_convolutional_network_round_trip_keeps_the_vectors(
+    timm: types.ModuleType, images: Pixels, tmp_path: Path
+) -> None:
     settings = {"pretrained": False}
     encoder = build_encoder(backbone="timm:resnet10t", dim=8, size=64, seed=0, settings=settings)
     p = encoder.preprocessing
@@ -79,7 +81,9 @@ def test_maps_for_gem_and_grey_images(timm: types.ModuleType) -> None:
 
 
 @pytest.mark.slow
-def test_a_folder_of_timm(timm: types.ModuleType, tmp_path: Path, images: Pixels) -> None:
+def test_timm_local_folder_is_loaded(
+    timm: types.ModuleType, tmp_path: Path, images: Pixels
+) -> None:
     where = tmp_path / "theirs"
     timm.models.save_for_hf(timm.create_model("resnet10t", num_classes=3), where)
     encoder = load_encoder(f"timm:local-dir:{where}")
@@ -91,14 +95,14 @@ def test_a_folder_of_timm(timm: types.ModuleType, tmp_path: Path, images: Pixels
 
 
 @pytest.mark.slow
-def test_mistakes(timm: types.ModuleType) -> None:
+def test_timm_unknown_model_or_wrong_output_raises(timm: types.ModuleType) -> None:
     with pytest.raises(EncoderError, match="timm has no model 'resnet5000'"):
         load_encoder("timm:resnet5000")
     with pytest.raises(ConfigError, match="not a map"):
         Timm(model="vit_tiny_patch16_224", pretrained=False, pooled=False)
 
 
-def test_without_timm(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_timm_missing_library_raises_missing_dependency(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "timm", None)
     with pytest.raises(MissingDependency, match=r"midspan\[timm\]"):
         load_encoder("timm:resnet50")

@@ -70,7 +70,7 @@ def test_wrong_input_is_named(images: Pixels) -> None:
         encoder.embed("photos", progress=False)
 
 
-def test_vectors_of_another_space_are_refused_if_it_was_told() -> None:
+def test_vectors_of_another_space_raise_when_the_source_is_known() -> None:
     mine = features()
     settings = {"inputs": 6, "source": mine.space.fingerprint}
     encoder = build_encoder(backbone="vectors", settings=settings)

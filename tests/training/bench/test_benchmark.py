@@ -130,14 +130,14 @@ def test_the_matrix_of_a_chain_is_that_of_its_encoders(result: BenchResult, fold
     assert chain["matrix"][2][0] == pytest.approx(cross, abs=1e-9)
 
 
-def test_nothing_is_done_twice(result: BenchResult, folder: Path) -> None:
+def test_bench_finished_runs_are_not_repeated(result: BenchResult, folder: Path) -> None:
     before = times(folder, "*.safetensors"), times(folder / "runs", "bench.json")
     again = bench(settings(), out=folder, progress=False)
     assert again.rows == result.rows
     assert (times(folder, "*.safetensors"), times(folder / "runs", "bench.json")) == before
 
 
-def test_other_settings_are_refused(result: BenchResult, folder: Path) -> None:
+def test_bench_folder_of_other_settings_raises_run_error(result: BenchResult, folder: Path) -> None:
     with pytest.raises(RunError, match=r"other settings \(now epochs = 3\)"):
         bench(settings(epochs=3), out=folder, progress=False)
 
@@ -174,7 +174,7 @@ def test_folders_are_joined_on_one_page(result: BenchResult, folder: Path, tmp_p
     assert "bct" in ran.stdout
 
 
-def test_a_run_that_fails_is_reported_and_the_others_go_on(tmp_path: Path) -> None:
+def test_bench_failed_run_is_reported_and_others_continue(tmp_path: Path) -> None:
     # a classifier of an old encoder that has none: only this method fails
     base, _ = read_settings(None, ["train.batch_size=128", "loss.name=softmax"])
     chosen = settings(
@@ -191,7 +191,7 @@ def test_a_run_that_fails_is_reported_and_the_others_go_on(tmp_path: Path) -> No
     assert "ConfigError" in reason
 
 
-def test_what_a_failed_run_was_needed_for_fails_with_it(tmp_path: Path) -> None:
+def test_bench_runs_that_need_a_failed_run_fail_with_it(tmp_path: Path) -> None:
     broken = tmp_path / "broken.npz"
     np.savez(
         broken,
@@ -222,7 +222,7 @@ def lives(pid: str) -> bool:
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds its processes in /proc")
-def test_a_killed_benchmark_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_killed_bench_continues_from_its_last_state(tmp_path: Path) -> None:
     code = "from midspan.cli import app; app()"
     words = [
         "bench",
@@ -261,7 +261,9 @@ def test_a_killed_benchmark_goes_on_where_it_was(tmp_path: Path) -> None:
     assert [times(place, "*") for place in finished] == before
 
 
-def test_another_metric_is_measured_without_training(result: BenchResult, folder: Path) -> None:
+def test_bench_with_another_metric_measures_without_training(
+    result: BenchResult, folder: Path
+) -> None:
     before = times(folder, "*.safetensors")
     again = bench(settings(metric="recall@1"), out=folder, progress=False)
     assert times(folder, "*.safetensors") == before

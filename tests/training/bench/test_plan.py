@@ -47,7 +47,7 @@ def test_cases_that_leave_out_the_same_part_share_one_old_encoder() -> None:
     assert old["extended-class"] == old["open-class"] != old["open-data"]
 
 
-def test_a_run_stands_behind_the_one_it_needs_and_starts_from_another_seed() -> None:
+def test_plan_run_follows_the_run_it_needs_with_another_seed() -> None:
     runs = make_plan(settings(seeds=2, chain=("bct", "l2")))
     place = {run.key: number for number, run in enumerate(runs)}
     for run in runs:
@@ -65,7 +65,7 @@ def test_all_encoders_of_a_case_share_schedule_loss_and_data() -> None:
         )
 
 
-def test_another_backbone_is_for_new_encoders_of_the_backbone_cases_alone() -> None:
+def test_plan_new_backbone_applies_to_new_encoders_of_backbone_cases() -> None:
     runs = make_plan(
         settings(
             allocations=("extended-class", "extended-backbone-class"),
@@ -80,7 +80,7 @@ def test_another_backbone_is_for_new_encoders_of_the_backbone_cases_alone() -> N
             assert run.settings["allocation"]["kind"] == "extended-class"
 
 
-def test_a_backbone_without_a_larger_brother_must_be_given_one() -> None:
+def test_plan_backbone_without_a_larger_variant_requires_new_backbone() -> None:
     with pytest.raises(ConfigError, match="give `new_backbone`"):
         make_plan(settings(backbone="efficientnet-lite0", allocations=("extended-backbone-data",)))
 
@@ -143,13 +143,11 @@ def test_a_settings_file_has_sections_and_methods(tmp_path: Path) -> None:
         ({"methods": ("btc",)}, "did you mean 'bct'"),
         ({"data": ()}, "`data` is missing"),
         ({"data": ("a/x.npz", "b/x.npz")}, "one name"),
-        ({"seeds": 0}, "wanted 1 or more"),
+        ({"seeds": 0}, "epochs of 1 or more"),
         ({"new_dim": 64}, "bct compare vectors as they are"),
     ],
 )
-def test_what_is_wrong_is_said_before_anything_is_trained(
-    more: dict[str, Any], message: str
-) -> None:
+def test_plan_wrong_settings_raise_before_training(more: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         settings(**more)
 
@@ -163,7 +161,7 @@ def test_a_new_dim_makes_lce_learn_its_maps() -> None:
 
 def test_backbones_with_settings() -> None:
     assert encoder_section("timm:resnet18", dim=4) == {"backbone": "timm:resnet18", "dim": 4}
-    with pytest.raises(ConfigError, match="wanted NAME,key=value"):
+    with pytest.raises(ConfigError, match="expected NAME,key=value"):
         encoder_section("small-resnet,24", dim=4)
 
 

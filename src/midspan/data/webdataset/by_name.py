@@ -1,7 +1,7 @@
-"""Images of one shard by name: what `shard.tar#cat/1.jpg` stands for.
+"""Images of one shard by name: what `shard.tar#cat/1.jpg` refers to.
 
-Only the headers of the tar file are read. No image is opened, so that whoever wants the bytes can
-decode them where it is safe to do so.
+Only the headers of the tar file are read. No image is opened, so the caller can decode the bytes
+where it is safe to do so.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from midspan.errors import DataError, FormatError
 
 
 def shard_images(path: str | Path, names: Sequence[str]) -> ShardSource:
-    """These images, in this order. A name that is not there costs its own row, when it is read.
+    """These images, in this order. A missing name fails only when its row is read.
 
-    Left out are also members that no image set has: links, sparse files, names that climb out of
+    Left out are also members that no image set has: links, sparse files, names that lead out of
     the archive, files that are not named like an image.
     """
     shard = Path(path)
@@ -32,7 +32,7 @@ def shard_images(path: str | Path, names: Sequence[str]) -> ShardSource:
         index = _index(shard, (state.st_size, state.st_mtime_ns))
     except OSError as error:
         raise DataError(f"{shard}: no such shard ({error.strerror})") from error
-    except FormatError as error:  # to one who wants an image, it is one that cannot be read
+    except FormatError as error:  # for the caller it is an image that cannot be read
         raise DataError(str(error)) from error
     requested = np.array(names, dtype=np.str_)
     if not len(index.names):
@@ -70,7 +70,7 @@ def _walk(path: Path, size: int, changed: int) -> ShardIndex:
     images.sort(key=lambda member: member.name)
     for one, next_one in itertools.pairwise(images):
         if one.name == next_one.name:
-            raise FormatError(f"{path}: {one.name!r} stands twice in it; each name may stand once")
+            raise FormatError(f"{path}: expected each name once, got {one.name!r} twice")
     names = np.array([member.name for member in images], dtype=np.str_)
     return ShardIndex(
         size=size,

@@ -39,16 +39,17 @@ def webdataset(
 
     A sample is `cat/1.jpg` with its label in `cat/1.cls` (any text) or under the key `label` of
     `cat/1.json`, whose keys `columns` are kept as text. Of several images in a sample, `image`
-    says which entry is meant. An id is the image's name in the tar file, and may stand only once.
+    says which entry is used. An id is the image's name in the tar file and must be unique.
 
     Each shard is walked once; where its images are is kept in midspan's cache folder. A stream
     with a shuffle buffer would need no index, but its order would depend on the number of
-    processes and on the buffer, and a stopped run could not go on at the same image. By index
-    any row is one read: the order is that of the seed alone, and each process reads only its own.
+    processes and on the buffer, and a stopped run could not continue at the same image. With an
+    index any row is one read: the order depends on the seed alone, and each process reads only
+    its own rows.
 
     Images with a broken header are skipped and listed, or an ImageError if `strict`; `check` =
-    "decode" decodes each one when the index is made and so finds those that are broken further
-    on. A damaged or cut shard is an error. Training decodes an image whenever its turn comes;
+    "decode" decodes each one when the index is built and so finds those that are broken further
+    on. A damaged or truncated shard is an error. Training decodes an image each time it is used;
     `decode_once` = true keeps the pixels of all of them, as for a folder.
 
     Only local files are read; nothing is fetched and nothing is unpacked.
@@ -95,8 +96,8 @@ def _expand(pattern: str) -> list[Path]:
             "mount where they are"
         )
     size = math.prod(abs(int(last) - int(first)) + 1 for first, last in _RANGE.findall(pattern))
-    if size > MAX_SHARDS:  # asked first: the library makes the whole list
-        raise DataError(f"{pattern}: stands for {size:,} shards; at most {MAX_SHARDS:,}")
+    if size > MAX_SHARDS:  # checked first: the library builds the whole list
+        raise DataError(f"{pattern}: expected at most {MAX_SHARDS:,} shards, got {size:,}")
     try:
         from braceexpand import braceexpand
     except ImportError as error:
@@ -104,7 +105,9 @@ def _expand(pattern: str) -> list[Path]:
     try:
         expanded = [Path(name) for name in braceexpand(pattern)]
     except ValueError as error:
-        raise DataError(f"{pattern}: {error}; wanted such as train-{{000..003}}.tar") from error
+        raise DataError(
+            f"{pattern}: expected a pattern such as train-{{000..003}}.tar ({error})"
+        ) from error
     missing = [name for name in expanded if not name.exists()]
     if missing:
         raise DataError(
@@ -131,7 +134,7 @@ def _refuse_doubled(paths: Sequence[Path]) -> None:
     for path in paths:
         real = path.resolve()
         if real in seen:
-            raise DataError(f"{path}: this shard is named twice; name each once")
+            raise DataError(f"{path}: this shard is listed twice; list each once")
         seen.add(real)
 
 

@@ -1,4 +1,4 @@
-"""Where the images of a shard are: made once from the tar file, found again in the cache."""
+"""Where the images of a shard are: indexed once from the tar file, then read from the cache."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _FORMAT = "1"  # raise it when the index or its rules change
 
 @dataclass(frozen=True, eq=False)
 class ShardIndex:
-    """Where each image is. A label that is not there is empty."""
+    """Where each image is. A missing label is empty."""
 
-    size: int  # of the tar file, and when it was changed: another file wants another index
+    size: int  # of the tar file, and its time: a changed file needs a new index
     changed: int
     names: StrArray  # (N,) of the members
     offsets: IntArray  # (N,)
@@ -36,14 +36,14 @@ class ShardIndex:
 
 
 def cached_index(path: Path, *, rules: str, make: Callable[[int, int], ShardIndex]) -> ShardIndex:
-    """From the cache, if this very file was walked by these rules before.
+    """From the cache, if this file was indexed by these rules before.
 
     `make` is given size and time of the file.
     """
     try:
         status = path.stat()
         if not path.is_file():
-            raise DataError(f"{path}: is not a file; wanted a tar shard")
+            raise DataError(f"{path}: expected a tar shard, got something that is not a file")
     except OSError as error:
         raise DataError(f"{path}: no such shard ({error.strerror})") from error
     state = (str(path.resolve()), str(status.st_size), str(status.st_mtime_ns))
@@ -56,7 +56,7 @@ def cached_index(path: Path, *, rules: str, make: Callable[[int, int], ShardInde
 
 
 def _save(index: ShardIndex, place: Path) -> None:
-    """A cache that cannot be written costs time, not the run."""
+    """A cache that cannot be written is a warning: the index is built again next time."""
     facts = {
         "size": index.size,
         "changed": index.changed,
@@ -75,11 +75,11 @@ def _save(index: ShardIndex, place: Path) -> None:
         with atomic_write(place, sync=False) as temporary, temporary.open("wb") as file:
             np.savez(file, **arrays)
     except OSError as error:
-        warnings.warn(f"{place}: the index was not kept ({error.strerror})", stacklevel=2)
+        warnings.warn(f"{place}: the index could not be saved ({error.strerror})", stacklevel=2)
 
 
 def _load(place: Path) -> ShardIndex | None:
-    """None where there is nothing, or nothing whole."""
+    """None if it is missing or incomplete."""
     try:
         with np.load(place, allow_pickle=False) as kept:
             facts = json.loads(str(kept["facts"]))

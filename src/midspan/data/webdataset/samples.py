@@ -20,9 +20,10 @@ from midspan.data.images import Skipped
 from midspan.data.webdataset.index import ShardIndex, cached_index
 from midspan.data.webdataset.tar_members import CONTROL, Member, members
 from midspan.errors import DataError, FormatError, ImageError, MissingDependency
+from midspan.image_size import ImageSize
 
 MAX_TEXT = 2**20  # bytes of a label or of a JSON entry
-_NOTES = re.compile(r"__[^/]*__($|/)")  # what WebDataset writes to itself
+_NOTES = re.compile(r"__[^/]*__($|/)")  # WebDataset's own notes
 _HEAD = 2**16  # bytes of an image that are read to see what it is
 
 
@@ -37,7 +38,7 @@ class SampleSpec:
 
 
 def read_index(path: Path, *, spec: SampleSpec) -> ShardIndex:
-    """Walked once, then from the cache."""
+    """Indexed once, then read from the cache."""
     make = functools.partial(_walk, path, spec)
     return cached_index(path, rules=json.dumps(asdict(spec)), make=make)
 
@@ -92,7 +93,7 @@ def _samples(file: IO[bytes], *, path: Path) -> Iterator[dict[str, Any]]:
     try:
         yield from group_by_keys(entries)
     except ValueError as error:
-        raise FormatError(f"{path}: {error.args[0]}; each entry may stand once") from error
+        raise FormatError(f"{path}: {error.args[0]}; expected each entry once") from error
 
 
 def _row(sample: Mapping[str, Any], file: IO[bytes], *, spec: SampleSpec) -> _Row:
@@ -114,21 +115,21 @@ def _printable_key(sample: Mapping[str, Any]) -> str:
 
 
 def _image(sample: Mapping[str, Any], *, spec: SampleSpec) -> Member:
-    pictures = {
+    images = {
         entry: member
         for entry, member in sample.items()
         if isinstance(member, Member) and f".{entry}".endswith(SUFFIXES)
     }
     if spec.image is not None:
-        pictures = {entry: m for entry, m in pictures.items() if entry == spec.image}
-    if len(pictures) > 1:
+        images = {entry: m for entry, m in images.items() if entry == spec.image}
+    if len(images) > 1:
         raise DataError(
-            f"{sample['__url__']}: sample {sample['__key__']!r} has {len(pictures)} images "
-            f"({', '.join(pictures)}); say which one: [data] image = {next(iter(pictures))!r}"
+            f"{sample['__url__']}: sample {sample['__key__']!r} has {len(images)} images "
+            f"({', '.join(images)}); choose one: [data] image = {next(iter(images))!r}"
         )
-    if not pictures:
+    if not images:
         raise ImageError(f"has no image ({spec.image or 'jpg, png, webp …'})")
-    return next(iter(pictures.values()))
+    return next(iter(images.values()))
 
 
 def _check_image(file: IO[bytes], member: Member, *, decode: bool) -> None:
@@ -137,7 +138,7 @@ def _check_image(file: IO[bytes], member: Member, *, decode: bool) -> None:
         raise ImageError(f"has {member.size:,} bytes; more than {MAX_BYTES:,} are not read")
     file.seek(member.offset)
     if decode:
-        decode_image(file.read(member.size), height=8, width=8, channels=3)
+        decode_image(file.read(member.size), ImageSize(8, 8, 3))
         return
     head = file.read(min(member.size, _HEAD))
     try:
@@ -157,7 +158,7 @@ def _json(sample: Mapping[str, Any], file: IO[bytes]) -> Mapping[str, Any]:
     except (ValueError, RecursionError) as error:
         raise ImageError(f"its JSON is not readable ({error})") from error
     if not isinstance(facts, dict):
-        raise ImageError(f"its JSON is a {type(facts).__name__}; wanted an object")
+        raise ImageError(f"its JSON: expected an object, got a {type(facts).__name__}")
     return facts
 
 
@@ -173,7 +174,7 @@ def _text(sample: Mapping[str, Any], file: IO[bytes], entry: str) -> str:
     except UnicodeDecodeError as error:
         raise ImageError(f"its entry {entry} is not text in UTF-8") from error
     if entry == "cls" and CONTROL.search(text.strip()):
-        raise ImageError("its class holds control characters; wanted one line of text")
+        raise ImageError("its class: expected one line of text, got control characters")
     return text
 
 
@@ -183,5 +184,5 @@ def _scalar(facts: Mapping[str, Any], title: str) -> str:
     if value is None:
         return ""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise ImageError(f"its JSON has {title} = {value!r:.60}; wanted a text or a number")
+        raise ImageError(f"its JSON: expected a text or a number for {title}, got {value!r:.60}")
     return str(value)

@@ -1,4 +1,4 @@
-"""Images that stay in their tar shards and are read by their place in it."""
+"""Images that stay in their tar shards and are read by offset."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from midspan.data.decode import MAX_BYTES, Channels, Fit, Pixels, decode_image
+from midspan.data.decode import MAX_BYTES, Pixels, decode_image
 from midspan.data.sources import decode_each
 from midspan.errors import ImageError
+from midspan.image_size import ImageSize
 from midspan.spaces import IntArray, StrArray
 
 NOT_THERE = -1  # offset of a name that the shard does not have
@@ -28,7 +29,7 @@ class Shard:
 
 @dataclass(frozen=True, eq=False)
 class ShardSource:
-    """One read for an image, wherever it is: any order of rows, any part of them.
+    """One read per image: any order of rows, any part of them.
 
     A batch costs its own bytes and pixels, however large the shards are.
     """
@@ -42,22 +43,18 @@ class ShardSource:
     def __len__(self) -> int:
         return len(self.names)
 
-    def load(
-        self, rows: IntArray, *, height: int, width: int, channels: Channels, fit: Fit
-    ) -> Pixels:
+    def load(self, rows: IntArray, size: ImageSize) -> Pixels:
         def decode(row: int) -> Pixels:
             try:
-                return decode_image(
-                    self.read(row), height=height, width=width, channels=channels, fit=fit
-                )
-            except ImageError as error:  # bytes have no name of their own
+                return decode_image(self.read(row), size)
+            except ImageError as error:  # bytes have no name
                 reason = str(error).removeprefix("image: ")
                 raise ImageError(f"{self.uri(row)}: {reason}") from error
 
-        return decode_each(decode, rows, shape=(height, width, channels))
+        return decode_each(decode, rows, shape=size.shape)
 
     def read(self, row: int, *, most: int = MAX_BYTES) -> bytes:
-        """The image file as it stands in the shard, if it has at most so many bytes."""
+        """The image file as it is in the shard, if it has at most `most` bytes."""
         shard, size = self.shards[self.shard[row]], int(self.sizes[row])
         if self.offsets[row] == NOT_THERE:
             raise ImageError("no image of this name is in the shard")

@@ -1,7 +1,7 @@
 """The files in a tar shard, one after another, with where their bytes are. Nothing is unpacked.
 
-Python's tarfile ends quietly at a damaged header, and at the end of a file that was cut between
-two members; here both are errors. Memory does not grow with the archive.
+Python's tarfile stops silently at a damaged header, and at the end of a file that was truncated
+between two members; here both are errors. Memory does not grow with the archive.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _refused(member: tarfile.TarInfo) -> str:
     if CONTROL.search(name):
         return "its name holds control characters"
     if name.startswith("/") or ".." in PurePosixPath(name).parts:
-        return "its name climbs out of the archive"
+        return "its name leads out of the archive"
     if member.issparse():
         return "is a sparse file; write it as a whole one"
     if not member.isreg():

@@ -1,4 +1,4 @@
-"""Networks that turn an image into features; one file each, imported when asked for."""
+"""Networks that turn an image into features; one file each, imported on first use."""
 
 from __future__ import annotations
 

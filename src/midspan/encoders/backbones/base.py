@@ -1,4 +1,4 @@
-"""What every backbone tells the encoder about itself."""
+"""What every backbone reports about itself to the encoder."""
 
 from __future__ import annotations
 

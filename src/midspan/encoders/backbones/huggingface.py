@@ -49,19 +49,19 @@ class HuggingFace(Backbone):
     ) -> None:
         super().__init__()
         if (model is None) == (config is None):
-            raise ConfigError("an hf: backbone wants a model name or a config, one of the two")
+            raise ConfigError("hf: expected either a model name or a config")
         transformers = _import_transformers()
         untrained: set[str] = set()
         self._preprocessor: Mapping[str, Any] = {}
         if model is not None:
             self.network, untrained = _pretrained(transformers, model, revision=revision)
             self._preprocessor = _preprocessor_config(model, revision=revision)
-            told = json.loads(json.dumps(self.network.config.to_dict()))
-            self._config = {k: v for k, v in told.items() if k not in _NOT_ARCHITECTURE}
+            whole = json.loads(json.dumps(self.network.config.to_dict()))
+            self._config = {k: v for k, v in whole.items() if k not in _NOT_ARCHITECTURE}
         else:
             assert config is not None
             self.network = _from_config(transformers, config)
-            self._config = dict(config)  # as it came: a later transformers may add keys of its own
+            self._config = dict(config)  # as it came: a later transformers may add its own keys
         self.network.float()
         self._probe(output, untrained=untrained, title=model or str(self._config["model_type"]))
 
@@ -118,31 +118,31 @@ class HuggingFace(Backbone):
         return {"name": "hf", "config": self._config, "output": self.output}
 
     def preprocessing(self, *, size: Size | None) -> Preprocessing:
-        told = self._preprocessor
+        given = self._preprocessor
         height, width = sides(size) if size else self._size()
         channels = int(self._config.get("num_channels", 3))
-        mean = tuple(told.get("image_mean") or IMAGENET_MEAN)[:channels]
-        std = tuple(told.get("image_std") or IMAGENET_STD)[:channels]
-        if not told.get("do_normalize", True):
+        mean = tuple(given.get("image_mean") or IMAGENET_MEAN)[:channels]
+        std = tuple(given.get("image_std") or IMAGENET_STD)[:channels]
+        if not given.get("do_normalize", True):
             mean, std = (0.0,) * channels, (1.0,) * channels
         return Preprocessing(
             height=height,
             width=width,
             channels=channels,  # type: ignore[arg-type]  # checked there
-            fit="crop" if told.get("do_center_crop") or "crop_size" in told else "squash",
+            fit="crop" if given.get("do_center_crop") or "crop_size" in given else "squash",
             mean=mean,
             std=std,
         )
 
     def _size(self) -> tuple[int, int]:
         """(height, width): crop size, resize size, or what the config says; 224 px otherwise."""
-        for told in (self._preprocessor.get("crop_size"), self._preprocessor.get("size")):
-            if isinstance(told, int):
-                return told, told
-            if isinstance(told, dict) and "height" in told:
-                return int(told["height"]), int(told["width"])
-            if isinstance(told, dict) and "shortest_edge" in told:
-                return int(told["shortest_edge"]), int(told["shortest_edge"])
+        for edge in (self._preprocessor.get("crop_size"), self._preprocessor.get("size")):
+            if isinstance(edge, int):
+                return edge, edge
+            if isinstance(edge, dict) and "height" in edge:
+                return int(edge["height"]), int(edge["width"])
+            if isinstance(edge, dict) and "shortest_edge" in edge:
+                return int(edge["shortest_edge"]), int(edge["shortest_edge"])
         side = self._config.get("image_size", 224)
         height, width = side if isinstance(side, list | tuple) else (side, side)
         return int(height), int(width)
@@ -161,7 +161,7 @@ def _pretrained(transformers: Any, model: str, *, revision: str | None) -> tuple
                 output_loading_info=True,
                 use_safetensors=True,
             )
-    except Exception as error:  # not found, no network, no safetensors, an architecture of its own
+    except Exception as error:  # not found, no network, no safetensors, a custom architecture
         raise EncoderError(f"hf:{model} cannot be loaded ({_first_line(error)})") from error
     return network, set(report["missing_keys"]) | {str(k) for k in report["mismatched_keys"]}
 
@@ -179,13 +179,13 @@ def _from_config(transformers: Any, config: Mapping[str, Any]) -> Any:
 
 
 def _preprocessor_config(model: str, *, revision: str | None) -> Mapping[str, Any]:
-    """preprocessor_config.json, read as it is: the classes behind it may want torchvision."""
+    """preprocessor_config.json, read as it is: the classes behind it may need torchvision."""
     path = _find_file(model, "preprocessor_config.json", revision=revision)
     if path is None:
         return {}
     try:
-        told = json.loads(path.read_text(encoding="utf-8"))
-        rescale = float(told.get("rescale_factor", 1 / 255))
+        config = json.loads(path.read_text(encoding="utf-8"))
+        rescale = float(config.get("rescale_factor", 1 / 255))
     except (ValueError, TypeError, AttributeError) as error:
         raise EncoderError(f"hf:{model}: preprocessor_config.json is broken ({error})") from error
     if abs(rescale - 1 / 255) > 1e-6:
@@ -193,7 +193,7 @@ def _preprocessor_config(model: str, *, revision: str | None) -> Mapping[str, An
             f"hf:{model}: preprocessor_config.json scales pixels by {rescale}, not 1/255; "
             "that is not supported"
         )
-    return dict(told)
+    return dict(config)
 
 
 def _find_file(model: str, name: str, *, revision: str | None) -> Path | None:
@@ -214,9 +214,9 @@ def _find_file(model: str, name: str, *, revision: str | None) -> Path | None:
 
 
 def _import_transformers() -> Any:
-    """transformers, also beside a torchvision that was built for another torch and cannot load.
+    """transformers, even next to a torchvision that was built for another torch and cannot load.
 
-    transformers asks only whether it is installed, and then fails on it; so say that it is not.
+    transformers checks only whether it is installed, and then fails on it; so report it missing.
     """
     blocked = False
     try:

@@ -17,7 +17,7 @@ class Timm(Backbone):
     """timm.create_model without its classifier; mean, std and size from its pretrained_cfg.
 
     pretrained: timm's published weights (downloaded once). pooled: the model's own pooling and last
-    norm; False gives the feature map of a convolutional network, which a GeM head wants.
+    norm; False gives the feature map of a convolutional network, which a GeM head needs.
     Departs: resizing is ours (bilinear, no margin round the crop), not timm's `crop_pct`.
     """
 
@@ -69,11 +69,11 @@ class Timm(Backbone):
         }
 
     def preprocessing(self, *, size: Size | None) -> Preprocessing:
-        told = self.network.pretrained_cfg
-        _, height, width = told["input_size"]
+        pretrained = self.network.pretrained_cfg
+        _, height, width = pretrained["input_size"]
         if size:
             height, width = sides(size)
-        mean, std = tuple(told["mean"]), tuple(told["std"])
+        mean, std = tuple(pretrained["mean"]), tuple(pretrained["std"])
         if self.channels == 1:
             mean, std = (sum(mean) / len(mean),), (sum(std) / len(std),)
         return Preprocessing(

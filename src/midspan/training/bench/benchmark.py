@@ -39,7 +39,7 @@ def bench(
     command: str = "",
     progress: bool = True,
 ) -> BenchResult:
-    """Train and measure all that is not there yet; the same call goes on after a stop.
+    """Train and measure what is missing; the same call continues after a stop.
 
     jobs: runs at a time; with more than one each has one thread, which is faster on a CPU.
     """

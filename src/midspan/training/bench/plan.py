@@ -1,4 +1,4 @@
-"""From the settings of a benchmark to its runs: who is trained on what, and after whom."""
+"""From the settings of a benchmark to its runs: what is trained, on what, and in which order."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Kind = Literal["old", "new", "chain"]
 
 @dataclass(frozen=True)
 class Run:
-    """One encoder to train and to measure. `key` is its place below the benchmark's folder."""
+    """One encoder to train and to measure. `key` is its path below the benchmark's folder."""
 
     key: str
     kind: Kind
@@ -73,7 +73,7 @@ def make_plan(settings: BenchSettings) -> list[Run]:
                 for family in dict.fromkeys(map(_family, settings.allocations)):
                     for run in _chains(settings, data, family, seed):
                         runs.setdefault(run.key, run)
-    for run in runs.values():  # what is wrong is said before the first hour has gone
+    for run in runs.values():  # mistakes are errors before the first hour is spent
         RunConfig.from_dict(run.settings)
     return list(runs.values())
 
@@ -190,6 +190,6 @@ def _new_backbone(settings: BenchSettings) -> str:
         width = {"small-resnet": 24, "small-cnn": 48}[settings.backbone]
         return f"{settings.backbone},width={width}"  # half as wide again
     raise ConfigError(
-        f"the {LARGER}… cases want another backbone for the new encoder than "
+        f"the {LARGER}… cases require another backbone for the new encoder than "
         f"{settings.backbone!r}: give `new_backbone`, e.g. small-resnet,width=24"
     )

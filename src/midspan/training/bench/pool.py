@@ -23,12 +23,12 @@ from midspan.training.inputs import read_inputs
 from midspan.training.interrupt import interruptible
 from midspan.training.settings import RunConfig
 
-LOOK_EVERY = 0.5  # seconds between two looks at the logs
+LOOK_EVERY = 0.5  # seconds between two reads of the logs
 
 
 @dataclass(frozen=True)
 class BenchJob:
-    """A run with its place on disk."""
+    """A run with its folder."""
 
     run: Run
     folder: Path
@@ -64,12 +64,12 @@ class BenchJob:
 
 
 def run_jobs(jobs: Sequence[BenchJob], *, at_once: int, show_progress: bool) -> dict[str, str]:
-    """Do what is not done yet. Returns the reason of each run that failed, by key."""
+    """Do all unfinished jobs. Returns the reason of each run that failed, by key."""
     waiting = [job for job in jobs if not job.finished]
     if not waiting:
         return {}
     if at_once < 1:
-        raise ConfigError(f"jobs = {at_once}; wanted at least 1")
+        raise ConfigError(f"expected jobs of at least 1, got {at_once}")
     total = _images_left(waiting)
     failed: dict[str, str] = {}
     unfinished = {job.run.key for job in waiting}
@@ -88,7 +88,7 @@ def run_jobs(jobs: Sequence[BenchJob], *, at_once: int, show_progress: bool) -> 
             finished, _ = wait(running, timeout=LOOK_EVERY, return_when=FIRST_COMPLETED)
             for job in running.values():
                 now = job.images()
-                if now > seen[job.run.key]:  # epochs that a kill lost are not counted twice
+                if now > seen[job.run.key]:  # epochs lost by a kill are not counted twice
                     done(now - seen[job.run.key])
                     seen[job.run.key] = now
             for future in finished:
@@ -101,7 +101,7 @@ def run_jobs(jobs: Sequence[BenchJob], *, at_once: int, show_progress: bool) -> 
                 stopped = True
                 waiting.clear()
                 workers.interrupt()
-            waiting = _without_hope(waiting, failed)
+            waiting = _without_failed_needs(waiting, failed)
         if stopped:
             raise Interrupted("stopped; the same command continues from here")
     return failed
@@ -117,11 +117,11 @@ def _needs(job: BenchJob) -> set[str]:
     return set() if job.run.old is None else {job.run.old}
 
 
-def _without_hope(waiting: list[BenchJob], failed: dict[str, str]) -> list[BenchJob]:
-    """Those whose old encoder failed fail with it."""
+def _without_failed_needs(waiting: list[BenchJob], failed: dict[str, str]) -> list[BenchJob]:
+    """Runs whose old encoder failed are recorded as failed."""
     for job in waiting:
         for key in _needs(job) & failed.keys():
-            failed[job.run.key] = f"not begun, since {key} failed"
+            failed[job.run.key] = f"not started, because {key} failed"
     return [job for job in waiting if job.run.key not in failed]
 
 

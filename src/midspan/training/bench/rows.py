@@ -13,7 +13,7 @@ from midspan.training.bench.pool import BenchJob
 from midspan.training.bench.settings import UPPER
 from midspan.training.folders import RunFolder
 
-# The order of a row's columns; further ones stand behind.
+# The order of a row's columns; further ones follow.
 COLUMNS = (
     "allocation",
     "method",

@@ -33,7 +33,7 @@ BASE: dict[str, Any] = {
 
 @dataclass(frozen=True, kw_only=True)
 class BenchSettings:
-    """All that a benchmark is made from.
+    """The settings of a benchmark.
 
     data: files, folders, or names of data sets. allocations: names of CASES. methods: names of
     METHODS; "independent" is added. new_backbone: of the new encoders in the extended-backbone
@@ -72,7 +72,9 @@ class BenchSettings:
         own = {_method(name): values for name, values in self.methods_of.items()}
         object.__setattr__(self, "methods_of", own)
         if self.seeds < 1 or self.epochs < 1:
-            raise ConfigError(f"seeds = {self.seeds}, epochs = {self.epochs}; wanted 1 or more")
+            raise ConfigError(
+                f"expected seeds and epochs of 1 or more, got {self.seeds} and {self.epochs}"
+            )
         if self.new_dim not in (None, self.dim):
             unable = [name for name in self.methods if name not in ACROSS_DIMS]
             if unable:
@@ -141,7 +143,7 @@ def data_name(text: str) -> str:
 
 
 def data_section(text: str) -> dict[str, Any]:
-    """[data] of a run file: a file or folder by what it is, or the name of a data set."""
+    """[data] of a run file: a file or folder by its kind, or the name of a data set."""
     if text in DATASETS:
         return {"name": text}
     path = Path(text)
@@ -165,7 +167,7 @@ def encoder_section(text: str, *, dim: int) -> dict[str, Any]:
         key, separator, value = setting.partition("=")
         if not separator:
             raise ConfigError(
-                f"backbone {text!r}: wanted NAME,key=value, e.g. small-resnet,width=24"
+                f"backbone: expected NAME,key=value, e.g. small-resnet,width=24, got {text!r}"
             )
         try:
             values[key.strip()] = tomllib.loads(f"value = {value}")["value"]

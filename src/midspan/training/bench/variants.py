@@ -13,7 +13,7 @@ from midspan.methods import METHODS
 class Variant:
     name: str
     method: Mapping[str, Any]  # [method] of the run file
-    train: Mapping[str, Any] = field(default_factory=dict)  # beside the common [train]
+    train: Mapping[str, Any] = field(default_factory=dict)  # in addition to the common [train]
     ablation: bool = False
 
     @property
@@ -21,7 +21,7 @@ class Variant:
         return self.name.replace(": ", "-").replace(" + ", "-").replace(" ", "-")
 
 
-# What a benchmark needs beside a method's own defaults: more classes than dims are usual.
+# What a benchmark needs besides a method's defaults: more classes than dims are usual.
 OWN: dict[str, dict[str, Any]] = {"simplex": {"projected": True}}
 # Methods that can change dims, and the settings for it.
 ACROSS_DIMS: dict[str, dict[str, Any]] = {"l2": {}, "lce": {"transformation": "rbt"}}

@@ -2,7 +2,7 @@
 
     python -m midspan.training.bench.worker
 
-A process of its own for each, since the number of threads is fixed when torch starts.
+One process for each, since the number of threads is fixed when torch starts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from midspan.training.settings import RunConfig
 
 
 def work(task: dict[str, Any]) -> dict[str, Any]:
-    """Train (if that is not done) and measure (if that is not done); says how it went."""
+    """Train and measure, each unless it is done; returns the outcome."""
     folder = Path(task["folder"])
     how = MeasureSpec(**task["how"])
     try:
@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def _leave_with(parent: int) -> None:
-    """Without its parent nobody hears the answers, and another benchmark may want the folder."""
+    """Without its parent the answers are lost, and another benchmark may need the folder."""
     while os.getppid() == parent:
         time.sleep(0.5)
     os._exit(1)
