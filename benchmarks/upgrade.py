@@ -283,7 +283,9 @@ def main() -> None:
     if settings.items < SMALL:
         build.FLAT_UP_TO = 0  # an index in any case, so that the script can be tried in seconds
     with tempfile.TemporaryDirectory(prefix="bench-upgrade-") as folder:
-        world = World(settings.items, settings.folder or Path(folder))
+        place: Path = settings.folder or Path(folder)
+        place.mkdir(parents=True, exist_ok=True)
+        world = World(settings.items, place)
         note = Notes(settings.items)
         if settings.prepare:
             for share in (0.5, 1.0):
