@@ -88,6 +88,7 @@ test: setup browser axe $(MILVUS) ## all tests, with coverage
 lint: setup ## format, lint, types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/vulture --config vulture.toml
 	$(BIN)/mypy
 
 # NO_MKDOCS_2_WARNING: mkdocs-material advertises its successor at every build.
@@ -95,6 +96,7 @@ lint: setup ## format, lint, types
 check: setup ## format, lint, types, fast tests, docs site
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/vulture --config vulture.toml
 	@( NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict && $(BIN)/mypy ) \
 	  >$(VENV)/check.txt 2>&1 & others=$$!; \
 	$(BIN)/python -m pytest -q $(SHARED) -m "not slow"; tests=$$?; \

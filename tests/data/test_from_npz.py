@@ -54,7 +54,9 @@ def test_images_alone_are_enough(file: Any) -> None:
 
 def test_ids_of_the_file_are_kept(file: Any) -> None:
     assert npz(file(ids=np.array(["w", "x", "y", "z"]))).ids.tolist() == ["w", "x", "y", "z"]
-    with pytest.raises(DataError, match=r"set\.npz: expected unique ids, got 1 duplicates, first 'x'"):
+    with pytest.raises(
+        DataError, match=r"set\.npz: expected unique ids, got 1 duplicates, first 'x'"
+    ):
         npz(file(ids=np.array(["w", "x", "x", "z"])))
 
 

@@ -26,7 +26,6 @@ from midspan.errors import GalleryError
 TABLE = re.compile(r"[a-z][a-z0-9_]{0,39}")
 FILE, MEMORY, POSTGRES = "embedded", "memory", "postgresql"
 SERVERS = ("qdrant", "qdrant+local", "milvus", "milvus+lite")
-SCHEMES = (MEMORY, FILE, POSTGRES, *SERVERS)
 FIRST_LAYOUT = (  # what to do with a gallery of Milvus or Qdrant that has no catalogue
     "With the midspan that made it, copy it to a file (midspan gallery copy … shop.midspan), and "
     "copy that file to its new place with this one"
