@@ -65,10 +65,10 @@ def test_four_layers_with_the_supplements_kernels() -> None:
 def test_fit_attributes_unusable_column_raises_data_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no column 'smiling'; their columns: bright"):
         fit_attributes(striped(4), columns=["smiling"], size=16, channels=1)
-    with pytest.raises(DataError, match="other values than 0 and 1"):
+    with pytest.raises(DataError, match="expected only 0 and 1"):
         fit_attributes(striped(4), columns=["size"], size=16, channels=1)
     words = replace(striped(4), columns={"mood": np.array(["a", "b", "c", "d"])})
-    with pytest.raises(DataError, match="other values than 0 and 1"):
+    with pytest.raises(DataError, match="expected only 0 and 1"):
         fit_attributes(words, columns=["mood"], size=16, channels=1)
     path = tmp_path / "no.safetensors"
     path.write_bytes(b"nothing")

@@ -65,8 +65,8 @@ def test_changes_from_the_command_line(tmp_path: Path) -> None:
     [
         ("[data]\nname='npz'\n[trian]\nepochs=1", "no section or setting 'trian'"),
         ("[data]\nname='npz'\n[train]\nepoch=1", "no setting 'epoch'; did you mean 'epochs'"),
-        ("[data]\nname='npz'\n[train]\nepochs=0", r"epochs = 0 is out of range"),
-        ("[data]\nname='npz'\n[train]\nlr=-1.0", "lr = -1.0 is out of range"),
+        ("[data]\nname='npz'\n[train]\nepochs=0", "epochs: expected 1 or more, got 0"),
+        ("[data]\nname='npz'\n[train]\nlr=-1.0", "lr: expected more than 0, got -1.0"),
         ("[data]\nname='npz'\n[train]\nsampler='all'", "one of 'shuffled', 'balanced'"),
         ("seed=1", r"\[data\] is missing"),
         ("seed='x'\n[data]\nname='npz'", "'seed': expected int"),
@@ -115,9 +115,13 @@ def test_sub_embeddings_default_to_the_number_of_learners() -> None:
     [
         ({"dim": 30}, {"learners": 4}, "learners = 4 does not divide"),
         ({"dim": 32, "sub_embeddings": 5}, {}, "sub_embeddings = 5 does not divide"),
-        ({"dim": 32, "sub_embeddings": 0}, {}, "out of range"),
+        ({"dim": 32, "sub_embeddings": 0}, {}, "expected 1 or more, got 0"),
         ({"dim": 32, "sub_embeddings": 8}, {"learners": 16}, "end inside a sub-embedding"),
-        ({"dim": 32, "first_confidence": 1000.0}, {}, "first_confidence = 1000.0 is out of range"),
+        (
+            {"dim": 32, "first_confidence": 1000.0},
+            {},
+            "first_confidence: expected more than .* got 1000.0",
+        ),
         ({"dim": 32, "sub_embedings": 4}, {}, "did you mean 'sub_embeddings'"),
     ],
 )

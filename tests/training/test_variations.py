@@ -149,9 +149,9 @@ def test_make_variations_follows_the_settings() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"probability": 1.5}, "probability = 1.5 is out of range"),
+        ({"probability": 1.5}, "probability: expected 0 to 1, got 1.5"),
         ({"threshold": 0.0}, "threshold"),
-        ({"names": ("blur", "blur")}, "each only once"),
+        ({"names": ("blur", "blur")}, "expected each once"),
         ({"names": ()}, "expected names or attributes"),
     ],
 )

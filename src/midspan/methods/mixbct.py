@@ -55,9 +55,9 @@ class MixBCT(Method):
     def __init__(self, *, share: float = 0.3, credible: float = 0.9) -> None:
         super().__init__()
         if not 0 <= share < 1:
-            raise ConfigError(f"mixbct: share = {share} is out of range, 0 ≤ share < 1")
+            raise ConfigError(f"mixbct: expected 0 ≤ share < 1, got {share}")
         if not 0 < credible <= 1:
-            raise ConfigError(f"mixbct: credible = {credible} is out of range, 0 < credible ≤ 1")
+            raise ConfigError(f"mixbct: expected 0 < credible ≤ 1, got {credible}")
         self.share = share
         self.credible = credible
 

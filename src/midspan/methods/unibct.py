@@ -94,7 +94,7 @@ class UniBCT(Method):
     ) -> None:
         super().__init__()
         if not 0 <= spread < 1:
-            raise ConfigError(f"unibct: spread = {spread} is out of range, 0 ≤ spread < 1")
+            raise ConfigError(f"unibct: expected 0 ≤ spread < 1, got {spread}")
         if temperature <= 0:
             raise ConfigError(f"unibct: temperature = {temperature} must be positive")
         if any(not 0 <= share <= 1 for share in (*refine_at, starts_at)):

@@ -57,7 +57,7 @@ class QueryRow:
 
 
 class Album:
-    """ThumbnailSource of the items by row, each thumbnail computed once."""
+    """Thumbnails of the items by row, each computed once."""
 
     def __init__(self, items: Embeddings, images: ImageArray | ThumbnailSource | None) -> None:
         self.items = items

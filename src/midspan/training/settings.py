@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal
 
 from midspan.config import check_settings, construct, read_toml
 from midspan.encoders.confidence_range import CONFIDENCE_RANGE
+from midspan.encoders.runtimes import Runtime
 from midspan.errors import ConfigError
 from midspan.training.run_file import apply_change, to_toml, with_current_names, with_paths
 
@@ -61,25 +62,24 @@ class TrainSettings:
     tensorboard: bool = False
 
     def __post_init__(self) -> None:
-        wrong = {
-            "epochs": self.epochs >= 1,
-            "batch_size": self.batch_size >= 1,
-            "lr": self.lr > 0,
-            "backbone_lr": self.backbone_lr is None or self.backbone_lr > 0,
-            "mixup": 0 <= self.mixup < 1,
-            "weight_decay": self.weight_decay >= 0,
-            "warmup_epochs": 0 <= self.warmup_epochs <= self.epochs,
-            "recognition_weight": self.recognition_weight >= 0,
-            "learners": self.learners >= 1,
-            "recluster_epochs": self.recluster_epochs >= 1,
-            "conquer": 0 <= self.conquer <= 1,
-            "warm_up_learners": 0 <= self.warm_up_learners < 1,
-            "all_dims_from": 0 <= self.all_dims_from <= 1,
-            "clip": self.clip >= 0,
+        positive = self.backbone_lr is None or self.backbone_lr > 0
+        limits = {
+            "epochs": (self.epochs >= 1, "1 or more"),
+            "batch_size": (self.batch_size >= 1, "1 or more"),
+            "lr": (self.lr > 0, "more than 0"),
+            "backbone_lr": (positive, "more than 0"),
+            "mixup": (0 <= self.mixup < 1, "0 or more and less than 1"),
+            "weight_decay": (self.weight_decay >= 0, "0 or more"),
+            "warmup_epochs": (0 <= self.warmup_epochs <= self.epochs, "0 to epochs"),
+            "recognition_weight": (self.recognition_weight >= 0, "0 or more"),
+            "learners": (self.learners >= 1, "1 or more"),
+            "recluster_epochs": (self.recluster_epochs >= 1, "1 or more"),
+            "conquer": (0 <= self.conquer <= 1, "0 to 1"),
+            "warm_up_learners": (0 <= self.warm_up_learners < 1, "0 or more and less than 1"),
+            "all_dims_from": (0 <= self.all_dims_from <= 1, "0 to 1"),
+            "clip": (self.clip >= 0, "0 or more"),
         }
-        for name, fine in wrong.items():
-            if not fine:
-                raise ConfigError(f"[train] {name} = {getattr(self, name)} is out of range")
+        _check_limits("[train]", self, limits)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +97,7 @@ class EncoderSettings:
     freeze: bool | Literal["backbone"] | int = False  # true: whole backbone; n: all but n blocks
     init_from: str | None = None  # encoder or run folder whose weights are the start
     start: Literal["random", "ridge"] = "random"  # ridge: closed-form map to the old vectors
+    runtime: Runtime = "auto"  # of what only embeds: `bench` when it measures
     settings: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -155,17 +156,15 @@ class VariationSettings:
     threshold: float = 0.5  # of its probabilities
 
     def __post_init__(self) -> None:
-        wrong = {
-            "probability": 0 <= self.probability <= 1,
-            "variation_weight": self.variation_weight >= 0,
-            "confusion_weight": self.confusion_weight >= 0,
-            "threshold": 0 < self.threshold < 1,
+        limits = {
+            "probability": (0 <= self.probability <= 1, "0 to 1"),
+            "variation_weight": (self.variation_weight >= 0, "0 or more"),
+            "confusion_weight": (self.confusion_weight >= 0, "0 or more"),
+            "threshold": (0 < self.threshold < 1, "more than 0 and less than 1"),
         }
-        for name, fine in wrong.items():
-            if not fine:
-                raise ConfigError(f"[variations] {name} = {getattr(self, name)} is out of range")
+        _check_limits("[variations]", self, limits)
         if len(set(self.names)) < len(self.names):
-            raise ConfigError(f"[variations] names = {list(self.names)}: each only once")
+            raise ConfigError(f"[variations] names: expected each once, got {list(self.names)}")
         if not self.names and self.attributes is None:
             raise ConfigError(
                 "[variations]: expected names or attributes, got neither; or drop the section"
@@ -303,6 +302,13 @@ class RunConfig:
             variations=sections.get("variations"),
             raw=raw,
         )
+
+
+def _check_limits(section: str, settings: object, limits: Mapping[str, tuple[bool, str]]) -> None:
+    for name, (holds, expected) in limits.items():
+        if not holds:
+            value = getattr(settings, name)
+            raise ConfigError(f"{section} {name}: expected {expected}, got {value}")
 
 
 def _check_slices(dim: int, sub_embeddings: int, learners: int) -> None:

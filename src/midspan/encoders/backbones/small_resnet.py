@@ -35,7 +35,7 @@ class SmallResNet(Backbone):
             outputs = width * 2**stage
             for block in range(blocks):
                 stride = 2 if stage > 0 and block == 0 else 1
-                stages.append(_Block(inputs, outputs, stride=stride))
+                stages.append(_ResidualBlock(inputs, outputs, stride=stride))
                 inputs = outputs
         self.stages = nn.Sequential(*stages)
 
@@ -59,7 +59,7 @@ class SmallResNet(Backbone):
         return plain_preprocessing(size=size or 32, channels=self.channels)
 
 
-class _Block(nn.Module):
+class _ResidualBlock(nn.Module):
     def __init__(self, inputs: int, outputs: int, *, stride: int) -> None:
         super().__init__()
         self.conv1 = _convolution(inputs, outputs, stride=stride)
