@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 
 from midspan.atomic_write import write_text
-from midspan.encoders import load_encoder
+from midspan.data import ImageSet
+from midspan.encoders import Encoder, load_embedder, load_encoder
+from midspan.encoders.runtimes import Runtime
 from midspan.errors import DataError
 from midspan.evaluation import backfill_curve, compatibility_matrix, evaluate
 from midspan.spaces import Embeddings, FloatArray, Space
-from midspan.training.features import embed_items
+from midspan.training.features import cached_features, embed_items
 from midspan.training.inputs import Items, read_inputs
 from midspan.training.maps import load_maps
 from midspan.training.old import OldModel
@@ -57,15 +59,22 @@ def measure(
     else:
         exclude = how.exclude_column
     results: dict[str, Any]
+    runtime = config.encoder.runtime
     if how.kind == "old":
         results = _old(folder, test, whole, how.metric, exclude)
     elif how.kind == "chain":
-        results = _chain(chain, test, whole, how.metric, exclude)
+        results = _chain(chain, test, whole, how.metric, exclude, runtime=runtime)
     else:
         assert config.old is not None
         assert config.old.run is not None
         results = _new(
-            folder, Path(config.old.run), test, whole, metric=how.metric, exclude=exclude
+            folder,
+            Path(config.old.run),
+            test,
+            whole,
+            metric=how.metric,
+            exclude=exclude,
+            runtime=runtime,
         )
     document = {"how": asdict(how), "test_items": len(test), **results}
     write_text(folder / MEASURED, json.dumps(document, indent=1) + "\n")
@@ -92,9 +101,10 @@ def _new(
     *,
     metric: str,
     exclude: str | None,
+    runtime: Runtime,
 ) -> dict[str, Any]:
     """Self, cross in each direction that there is, flips and the backfill curve of the best."""
-    new = embed_items(load_encoder(folder), test, whole=whole, show_progress=False)
+    new = _embedded(folder, test, whole, runtime=runtime)
     old = _stored(old_folder, test, whole)
     before = np.load(old_folder / HITS)
     order = np.random.default_rng(0).permutation(len(new))
@@ -138,13 +148,12 @@ def _chain(
     whole: Items | None,
     metric: str,
     exclude: str | None,
+    *,
+    runtime: Runtime,
 ) -> dict[str, Any]:
     if not folders:  # an encoder in the middle: the last one measures for all
         return {}
-    vectors = [
-        embed_items(load_encoder(folder), test, whole=whole, show_progress=False)
-        for folder in folders
-    ]
+    vectors = [_embedded(folder, test, whole, runtime=runtime) for folder in folders]
     matrix = compatibility_matrix(vectors, metric=metric, exclude_column=exclude)
     below = [[float(value) for value in row[: at + 1]] for at, row in enumerate(matrix)]
     return {"matrix": below}
@@ -186,6 +195,16 @@ def by_prefix(
         placed(old, old.normalised().vectors, np.zeros_like(whole[:, : new.space.dim])),
         placed(new, np.zeros_like(cut), whole),
     )
+
+
+def _embedded(folder: Path, test: Items, whole: Items | None, *, runtime: Runtime) -> Embeddings:
+    """In the runtime of the run file; from the features of a frozen backbone if they are cached."""
+    encoder = load_encoder(folder)
+    assert isinstance(encoder, Encoder)  # run folders hold nothing else
+    cached = isinstance(whole, ImageSet) and cached_features(encoder, whole, make=False)
+    if cached or runtime == "torch" or not isinstance(test, ImageSet):
+        return embed_items(encoder, test, whole=whole, show_progress=False)
+    return load_embedder(folder, runtime=runtime).embed(test, progress=False)
 
 
 def _stored(folder: Path, test: Items, whole: Items | None) -> Embeddings:
