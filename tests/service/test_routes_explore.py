@@ -58,6 +58,16 @@ def test_a_stored_vector_as_json_and_as_bytes(shared: TestClient) -> None:
     assert shared.get(f"/v1/vectors/{name(3)}", params={"space": "x"}).status_code == 409
 
 
+def test_the_vector_of_an_item_below_the_item(client: TestClient) -> None:
+    plain = client.get(f"/v1/vectors/{name(4)}").json()
+    assert client.get(f"/v1/items/{name(4)}/vector").json() == plain
+    assert client.get("/v1/items/no-such/vector").status_code == 404
+    body = {"vector": plain["vector"], "payload": {"a": 1}}
+    assert client.put("/v1/items/odd/vector", json=body).status_code == 200
+    assert client.get("/v1/items/odd/vector").json()["payload"] == {"a": 1}
+    assert client.get("/v1/vectors/odd/vector").json()["vector"] == plain["vector"]
+
+
 def test_facets_count_values_of_what_matches(shared: TestClient) -> None:
     found = shared.post("/v1/facets", json={"fields": ["labels", "nothing"]}).json()
     assert (found["items"], found["complete"], found["facets"]["nothing"]) == (60, True, [])

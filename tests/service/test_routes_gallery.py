@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 from fastapi.testclient import TestClient
 
+from midspan.gallery import AuditEvent
 from midspan.service.routes_gallery import load_page
 from tests.service.conftest import Serve
 from tests.service.test_routes_search import core_of
@@ -39,6 +41,21 @@ def test_a_gallery_that_does_not_answer_is_not_ready(serve: Serve) -> None:
     core_of(client).gallery.close()
     assert client.get("/readyz").status_code == 503
     assert client.get("/healthz").status_code == 200
+
+
+def test_metrics_tell_ages_and_lost_leases(client: TestClient) -> None:
+    core = core_of(client)
+    for _ in range(2):
+        core.gallery.record(AuditEvent("ray", "upgrade worker lost", {"items": 8}))
+    assert client.post("/v1/upgrade/start", json={"sample": 0, "order": "random"}).status_code < 300
+    client.get("/metrics")
+    time.sleep(0.05)
+    lines = dict(
+        line.rsplit(" ", 1) for line in client.get("/metrics").text.splitlines() if line[0] != "#"
+    )
+    assert float(lines['midspan_lease_losses{gallery="default"}']) == 2
+    assert float(lines['midspan_backfill_lag_seconds{gallery="default"}']) >= 0.05
+    assert float(lines['midspan_index_age_seconds{gallery="default",space="old"}']) >= 0
 
 
 def test_metrics_count_requests_items_and_queues(shared: TestClient) -> None:

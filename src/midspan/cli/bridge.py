@@ -30,9 +30,18 @@ TARGET = typer.Option(help="Embeddings of the same items (by id) in the space to
 
 @app.command("fit")
 def fit(
-    source: Annotated[Path, SOURCE],
-    target: Annotated[Path, TARGET],
     out: Annotated[Path, typer.Option(help="Folder for the bridge.")],
+    source: Annotated[Path | None, SOURCE] = None,
+    target: Annotated[Path | None, TARGET] = None,
+    gallery: Annotated[
+        str | None, typer.Option(help="In place of files: a gallery, and --encoder for its images.")
+    ] = None,
+    encoder: Annotated[
+        str | None, typer.Option(help="The new encoder: run folder, model.onnx, hf:… …")
+    ] = None,
+    pairs: Annotated[
+        int, typer.Option(min=2, help="Items of --gallery that are embedded, at random.")
+    ] = 3000,
     method: Annotated[
         str, typer.Option(help="auto, or procrustes, ridge, low-rank, local, mlp, rbt, fct …")
     ] = "auto",
@@ -44,12 +53,24 @@ def fit(
     force: Annotated[bool, FORCE] = False,
     as_json: bool = JSON_OPTION,
 ) -> None:
-    """Fit a map on pairs. `auto` tries the candidates by cross-validated retrieval and says why."""
+    """Fit a map on pairs, of two files or of a gallery and a new encoder.
+
+    `auto` tries the candidates by cross-validated retrieval and says why.
+    """
     from midspan.bridges import fit_auto
 
     check_folder(out, option="--out", force=force)
-    spaces = SpaceNames.of(space, "source", "target")
-    old, new = spaces.load(source, "source"), spaces.load(target, "target")
+    if (gallery is None) != (encoder is None) or (gallery is None) == (source is None):
+        raise ConfigError("give either --source and --target, or --gallery and --encoder")
+    if gallery is not None and encoder is not None:
+        from midspan.cli.bridge_pairs import pairs_of_gallery
+
+        old, new = pairs_of_gallery(gallery, encoder, most=pairs)
+    elif source is None or target is None:
+        raise ConfigError("--source and --target go together: the same items in two spaces")
+    else:
+        spaces = SpaceNames.of(space, "source", "target")
+        old, new = spaces.load(source, "source"), spaces.load(target, "target")
     if method == "auto":
         if change:
             raise ConfigError("--set needs a --method: the candidates of auto have settings of own")

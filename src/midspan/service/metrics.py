@@ -98,6 +98,24 @@ class Metrics:
             ["gallery", "space"],
             registry=registry,
         )
+        self.stale = Gauge(
+            "midspan_index_age_seconds",
+            "Since the index last held every vector of the space; 0: it does",
+            ["gallery", "space"],
+            registry=registry,
+        )
+        self.lag = Gauge(
+            "midspan_backfill_lag_seconds",
+            "Since an item last got its new vector, while items wait",
+            ["gallery"],
+            registry=registry,
+        )
+        self.leases = Gauge(
+            "midspan_lease_losses",
+            "Workers on record that were lost with the items they held",
+            ["gallery"],
+            registry=registry,
+        )
         self.jobs = Gauge(
             "midspan_jobs_running", "Long steps", ["gallery", "kind"], registry=registry
         )
@@ -127,6 +145,7 @@ class Metrics:
         for gauge in (
             *(self.items, self.pending, self.failed, self.rate, self.gate, self.phase, self.jobs),
             *(self.indexed, self.unindexed, self.recall, self.index_failed),
+            *(self.stale, self.lag, self.leases),
         ):
             gauge.clear()
 
@@ -159,6 +178,15 @@ class Metrics:
             self.index_failed.labels(gallery, space).set(index.failed_at or 0.0)
             if index.recall is not None:
                 self.recall.labels(gallery, space).set(index.recall)
+
+    def set_ages(
+        self, gallery: str, *, indexes: Mapping[str, float], lag: float, lease_losses: int
+    ) -> None:
+        """indexes: seconds by the name of the space."""
+        for space, seconds in indexes.items():
+            self.stale.labels(gallery, space).set(seconds)
+        self.lag.labels(gallery).set(lag)
+        self.leases.labels(gallery).set(lease_losses)
 
     def set_uploads(self, *, waiting: int, memory: int, disk: int) -> None:
         self.uploads.set(waiting)

@@ -83,6 +83,7 @@ class SearchForm(BaseModel):
 
 _EXPLORE, _GALLERY, _ITEMS, _JOBS = routes_explore, routes_gallery, routes_items, routes_jobs
 _SEARCH, _UPGRADE = routes_search, routes_upgrade
+_VECTOR: Any = (wire.StoredVector, wire.Item)
 _MANY: Any = (wire.SearchAnswer, wire.SearchManyAnswer)
 
 
@@ -119,6 +120,7 @@ TABLE: tuple[Route, ...] = (
     ),
     Route("GET", "/v1/items", "read", _ITEMS.list_items, wire.ItemsPage),
     Route("POST", "/v1/items", "admin", _ITEMS.write_items, wire.Written, r.ItemsWrite),
+    Route("GET", "/v1/items/{id:path}/vector", "read", _EXPLORE.get_item_vector, _VECTOR),
     Route("GET", "/v1/items/{id:path}", "read", _ITEMS.get_item, wire.Item),
     Route(
         *("PUT", "/v1/items/{id:path}", "admin", _ITEMS.put_item, wire.Written),

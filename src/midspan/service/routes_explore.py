@@ -19,6 +19,7 @@ from midspan.service.core import Core
 from midspan.service.errors import NotFound
 from midspan.service.jobs import JobRun
 from midspan.service.requests import DuplicatesSearch, FacetsSearch
+from midspan.service.routes_items import get_item
 from midspan.service.routes_jobs import as_job
 
 BINARY = "application/octet-stream"
@@ -60,6 +61,14 @@ async def get_vector(request: Request, id: str, space: Name = None) -> Response:
         content = vector.astype("<f4").tobytes()
         return Response(content, media_type=BINARY, headers={"X-Space": fingerprint})
     return answer({"id": id, "space": fingerprint, "vector": vector.tolist()})
+
+
+async def get_item_vector(request: Request, id: str, space: Name = None) -> Response:
+    """The stored vector of an item, as /v1/vectors; an item whose id ends so is shown itself."""
+    core, whole = core_of(request), f"{id}/vector"
+    if await core.reading.run(core.gallery.get_many, [whole]):
+        return await get_item(request, whole)
+    return await get_vector(request, id, space)
 
 
 def _vector(core: Core, id: str, space: str | None) -> tuple[str, np.ndarray[Any, Any]]:

@@ -14,9 +14,26 @@ from midspan.upgrade import ORDERS, Record
 from midspan.upgrade.status import status
 
 GATES = 20  # verdicts that are told
+LOST, LOSSES = "upgrade worker lost", 1000  # lines of the audit log that are counted
 USUAL = "uncertainty"  # as in UpgradeSettings
 KEYS_FROM = 200  # items whose payload keys are offered as filters
 KEYS_FOR = 30.0  # seconds that they are remembered
+
+
+class Ages:
+    """How long something has been as it is, as far as those who ask have seen."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[object, float]] = {}
+
+    def since(self, name: str, value: object) -> float:
+        """Seconds for which `name` has had this value."""
+        now = time.monotonic()
+        known, at = self._seen.get(name, (None, now))
+        if known != value:
+            at = now
+        self._seen[name] = (value, at)
+        return now - at
 
 
 class Standing:
@@ -25,6 +42,7 @@ class Standing:
     def __init__(self, core: Core, worker: UpgradeWorker) -> None:
         self._core, self._worker = core, worker
         self._keys: tuple[float, list[str]] = (-KEYS_FOR, [])
+        self._ages = Ages()
 
     def snapshot(self) -> dict[str, dict[str, Any]]:
         """For the event stream."""
@@ -114,13 +132,20 @@ class Standing:
             phase=found["phase"],
         )
         state = core.gallery.state
-        core.metrics.set_indexes(
+        indexes = {
+            state.spaces[space].name: index
+            for space, index in core.gallery.index_status().items()
+            if space in state.spaces
+        }
+        core.metrics.set_indexes(core.name, indexes)
+        core.metrics.set_ages(
             core.name,
-            {
-                state.spaces[space].name: index
-                for space, index in core.gallery.index_status().items()
-                if space in state.spaces
+            indexes={
+                space: self._ages.since(f"index {space}", 0 if index.unindexed else object())
+                for space, index in indexes.items()
             },
+            lag=self._ages.since("backfill", found["old"] or object()),
+            lease_losses=len(core.gallery.audit_log(limit=LOSSES, what=LOST)),
         )
 
     def _payload_keys(self, gallery: Gallery) -> list[str]:
