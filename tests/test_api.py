@@ -127,7 +127,9 @@ def public_methods() -> list[tuple[str, Any]]:
     return found
 
 
-@pytest.mark.parametrize(("name", "method"), public_methods(), ids=lambda one: str(one)[:40])
+@pytest.mark.parametrize(
+    ("name", "method"), public_methods(), ids=[name for name, _ in public_methods()]
+)
 def test_docstring_of_a_method_explains_arguments_and_result(name: str, method: Any) -> None:
     text = inspect.getdoc(method) or ""
     assert text, f"{name} has no docstring"

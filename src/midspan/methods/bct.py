@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from midspan.errors import ConfigError
 from midspan.methods.base import Batch, Method
+from midspan.methods.direct import same_dim
 from midspan.methods.old import OldArtifacts, OldClassifier
 from midspan.methods.old_rows import centre_rows, with_synthesised_rows
 
@@ -35,8 +36,8 @@ class BCT(Method):
 
     Args:
         weight: Of the term.
-        classifier: What stands for the old classifier, see above.
-        scale: Logit scale of centres that stand without an old classifier.
+        classifier: What is used as the old classifier, see above.
+        scale: Logit scale of centres without an old classifier.
         temperature: Of the soft targets of "distilled".
 
     Example:
@@ -72,13 +73,7 @@ class BCT(Method):
         self.temperature = temperature
 
     def prepare(self, *, old: OldArtifacts | None, num_classes: int, dim: int) -> None:
-        if old is None:
-            raise ConfigError("bct needs the old encoder: name its run or its vectors in [old]")
-        if old.space.dim != dim:
-            raise ConfigError(
-                f"bct compares vectors as they are, so the new dim must be the old one: old space "
-                f"{old.space}, new dim {dim}; set [encoder] dim = {old.space.dim}"
-            )
+        old = same_dim(old, dim=dim, method="bct")
         if self.classifier == "synthesised":
             frozen, target_of = with_synthesised_rows(old, scale=self.scale)
         elif self.classifier == "centres":

@@ -1,4 +1,4 @@
-"""What every method that compares new and old vectors as they are asks for first."""
+"""The first check of every method that compares new and old vectors as they are."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from midspan.methods.old import OldArtifacts
 
 
 def same_dim(old: OldArtifacts | None, *, dim: int, method: str) -> OldArtifacts:
-    """The old artifacts, if they are there and of the new encoder's dim."""
+    """The old artifacts, which must exist and have the dim of the new encoder."""
     if old is None:
         raise ConfigError(f"{method} needs the old encoder: name its run or its vectors in [old]")
     if old.space.dim != dim:

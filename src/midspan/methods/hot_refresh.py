@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from midspan.errors import ConfigError
 from midspan.methods.base import Batch, Method
+from midspan.methods.direct import same_dim
 from midspan.methods.old import OldArtifacts, OldClassifier
 from midspan.methods.old_rows import with_synthesised_rows
 
@@ -91,15 +92,7 @@ class HotRefresh(Method):
         self.uses_classifier = variant == "classifier" and negatives == "both"
 
     def prepare(self, *, old: OldArtifacts | None, num_classes: int, dim: int) -> None:
-        if old is None:
-            raise ConfigError(
-                "hot-refresh needs the old encoder: name its run or its vectors in [old]"
-            )
-        if old.space.dim != dim:
-            raise ConfigError(
-                f"hot-refresh compares vectors as they are, so the new dim must be the old one: "
-                f"old space {old.space}, new dim {dim}; set [encoder] dim = {old.space.dim}"
-            )
+        old = same_dim(old, dim=dim, method="hot-refresh")
         if self.variant == "classifier":
             frozen, target_of = with_synthesised_rows(old, scale=self.scale)
             self.scale, self._normalised = frozen.scale, frozen.normalised
