@@ -7,6 +7,7 @@ import functools
 import os
 import shutil
 import tempfile
+from collections import Counter
 
 import hypothesis
 import pytest
@@ -33,9 +34,10 @@ hypothesis.settings.load_profile("midspan")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with slow tests first: else one worker has such a file left when the other is done."""
-    long = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in long)
+    """Files with most slow tests first: else one worker has such a file left when the other is
+    done."""
+    slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
+    items.sort(key=lambda item: -slow[item.path])
 
 
 @pytest.fixture(scope="session", autouse=True)
