@@ -21,7 +21,7 @@ import numpy as np
 
 import midspan as ms
 from midspan.cli.demo_upgrade import _queries, quality
-from midspan.data import glyphs
+from midspan.data import ImageSize, glyphs
 
 SHARE = 0.4  # of the items that have new vectors in the picture
 ROWS, RESULTS = 5, 9
@@ -39,7 +39,7 @@ def main() -> None:
     images = glyphs().test
     if len(images) != len(old):
         raise SystemExit(f"{given.demo} holds {len(old):,} items, expected {len(images):,}")
-    draw(old, new, images.load(np.arange(len(images)), height=28, width=28, channels=1), given.out)
+    draw(old, new, images.load(np.arange(len(images)), ImageSize(28, 28, 1)), given.out)
 
 
 def draw(old: ms.Embeddings, new: ms.Embeddings, pixels: np.ndarray[Any, Any], out: Path) -> None:
