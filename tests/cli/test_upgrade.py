@@ -29,7 +29,7 @@ from midspan.errors import (
     SpaceMismatch,
 )
 from midspan.gallery import Gallery, Item
-from midspan.upgrade import images_embedder
+from midspan.upgrade import Upgrade, images_embedder
 from tests.data.shards import write_shard
 from tests.upgrade.world import NEW, OLD, WIDE, add, bridge, encoder, ids, make, vectors
 
@@ -500,3 +500,111 @@ def run_all() -> Run:
         return document
 
     return call
+
+
+def test_status_without_an_upgrade_says_where_the_items_are(run: Run, shop: str) -> None:
+    result = CliRunner().invoke(app, ["status", shop])
+    assert result.stdout == f"{shop}: no upgrade is open; 60 items in 'old'\n"
+    status = run("status", shop)
+    assert (status["phase"], status["space"], status["all"]) == ("none", "old", 60)
+    assert (status["from_space"], status["to_space"], status["rate"]) == (None, None, None)
+
+
+def test_a_rollback_leaves_a_status_of_the_old_space(run: Run, shop: str, tmp_path: Path) -> None:
+    new = vectors(ids(60), NEW).save(tmp_path / "new.npz")
+    run("start", shop, "--to", new)
+    run("run", shop, "--vectors", new, "--limit", 20)
+    run("rollback", shop)
+    assert (
+        "no upgrade is open; 60 items in 'old'" in CliRunner().invoke(app, ["status", shop]).stdout
+    )
+    with Gallery.open(shop) as gallery:
+        assert repr(Upgrade(gallery).status()).endswith("no upgrade is open; 60 items in 'old')")
+
+
+def test_the_kept_sample_asks_where_no_files_are_given(run: Run, shop: str, tmp_path: Path) -> None:
+    new = vectors(ids(60), NEW).save(tmp_path / "new.npz")
+    run("start", shop, "--to", new)
+    judged = run("gate", shop)
+    assert (judged["verdict"], judged["labelled"], judged["n_queries"]) == ("PASS", True, 60)
+    rows = np.random.default_rng(0).normal(size=(60, NEW.dim)).astype(np.float32)
+    bad = Embeddings(np.array(ids(60)), rows, NEW).save(tmp_path / "bad.npz")
+    result = CliRunner().invoke(app, ["run", shop, "--vectors", str(bad)])
+    assert result.exit_code == 1
+    shown = " ".join(result.stdout.split())
+    assert "the gate says FAIL and paused the upgrade (gate: retention" in shown
+    assert "on: midspan upgrade resume" in shown
+    assert '--override "reason"' in shown
+    status = run("status", shop)
+    assert (status["phase"], status["rate"], status["seconds_left"]) == ("paused", None, None)
+
+
+def test_finish_below_full_traffic_says_so(shop: str, tmp_path: Path) -> None:
+    new = vectors(ids(60), NEW).save(tmp_path / "new.npz")
+    for words in (["start", shop, "--to", new, "--traffic", "5%"], ["run", shop, "--vectors", new]):
+        assert CliRunner().invoke(app, list(map(str, words))).exit_code == 0
+    shown = CliRunner().invoke(app, ["finish", shop]).stdout
+    assert "the new way had answered 5.00 % of the traffic until now" in shown
+    assert "traffic answered" not in CliRunner().invoke(app, ["status", shop]).stdout
+
+
+def test_a_share_without_its_sign_is_asked_back(shop: str) -> None:
+    result = CliRunner().invoke(app, ["traffic", shop, "50"])
+    assert result.exit_code == 2
+    assert "did you mean 50%?" in result.output
+
+
+def test_another_order_on_the_way(run: Run, shop: str, tmp_path: Path) -> None:
+    new = vectors(ids(60), NEW).save(tmp_path / "new.npz")
+    with pytest.raises(GalleryError, match="no upgrade is open"):
+        run("reorder", shop, "newest")
+    run("start", shop, "--to", new, "--order", "random")
+    assert run("reorder", shop, "newest")["order"] == "newest"
+    with pytest.raises(ConfigError, match="record of searches"):
+        run("reorder", shop, "traffic")
+    run("run", shop, "--vectors", new)
+    run("finish", shop)
+    with pytest.raises(GalleryError, match="no item waits"):
+        run("reorder", shop, "random")
+
+
+@pytest.mark.parametrize("verb", ["plan", "start"])
+def test_what_is_wrong_with_a_request_is_found_before_the_encoder_is_loaded(
+    run: Run, shop: str, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    loaded: list[str] = []
+    monkeypatch.setattr(upgrade_sources, "embedder_of", lambda name, **_: loaded.append(name))
+    for words, message in (
+        (["--mode", "map-query"], "wants a bridge from new to old"),
+        (["--mode", "both", "--bridge", "b"], "takes no bridge"),
+        (["--order", "alphabetical"], "order"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            run(verb, shop, "--encoder", "slow", *words)
+    with Gallery.open(shop) as gallery:
+        Upgrade.start(gallery, to=NEW)
+    with pytest.raises(GalleryError, match="is open; finish it or roll it back"):
+        run(verb, shop, "--encoder", "slow")
+    assert loaded == []
+
+
+def test_words_of_refusals(run: Run, shop: str, tmp_path: Path) -> None:
+    new = vectors(ids(60), NEW).save(tmp_path / "new.npz")
+    wide = vectors(ids(60), WIDE).save(tmp_path / "wide.npz")
+    with pytest.raises(ConfigError, match="`sample_size` is 0, and mode both merges scores"):
+        run("start", shop, "--to", wide, "--mode", "both", "--sample", 0)
+    with pytest.raises(ConfigError, match="shadow queries come in pairs"):
+        run("run", shop, "--vectors", new, "--shadow-old", new)
+    with pytest.raises(SpaceMismatch, match="there is nothing to upgrade"):
+        run("start", shop, "--to", vectors(ids(60), OLD).save(tmp_path / "old.npz"))
+    run("start", shop, "--to", new)
+    with pytest.raises(SpaceMismatch, match="these vectors are in 'wide'"):
+        run("run", shop, "--vectors", wide)
+    with pytest.raises(GalleryError, match=r": 60 of 60 items have no new vector yet; continue"):
+        run("finish", shop)
+    with pytest.raises(GalleryError, match="run midspan upgrade finish first"):
+        run("forget", shop)
+    run("rollback", shop)
+    for verb in (["forget"], ["traffic", "5%"], ["gate"]):
+        with pytest.raises(GalleryError, match="no upgrade is open; the gallery is in 'old'"):
+            run(verb[0], shop, *verb[1:])

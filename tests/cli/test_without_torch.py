@@ -77,6 +77,7 @@ VERBS: dict[str, tuple[str, int | str]] = {
     "upgrade failures": ("upgrade failures shop.midspan", 0),
     "upgrade trail": ("upgrade trail shop.midspan", 0),
     "upgrade traffic": ("upgrade traffic shop.midspan 50%", 0),
+    "upgrade reorder": ("upgrade reorder shop.midspan newest", 0),
     "upgrade pause": ("upgrade pause shop.midspan", 0),
     "upgrade resume": ("upgrade resume shop.midspan", 0),
     "upgrade gate": (

@@ -40,7 +40,7 @@ def step(gallery: Gallery, chance: random.Random, name: str) -> None:
     elif chance.random() < 0.1:
         upgrade.rollback(drop=chance.random() < 0.5)
     elif gallery.count().pending == 0:
-        upgrade.finish()
+        upgrade.finish(override="a test")
     else:
         upgrade.run(encoder(BOTH[record.new]), limit=16, settings=QUICK)
 

@@ -85,7 +85,7 @@ def test_kill_9_at_any_moment_of_an_upgrade(tmp_path: Path) -> None:
         record = Record.of(gallery.state)
         assert record is not None
         assert upgrade.run(encoder(BOTH[record.new]), settings=QUICK).stopped == "done"
-        upgrade.finish()
+        upgrade.finish(override="a test")
         upgrade.forget()
         items = gallery.scan(limit=10_000)
         model = {item.id: picture(item.id) for item in items}

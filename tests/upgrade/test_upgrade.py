@@ -18,9 +18,11 @@ from midspan.errors import (
     ItemError,
     MidspanError,
     SpaceMismatch,
+    StateChanged,
 )
 from midspan.evidence import Evidence
 from midspan.gallery import AuditEvent, Gallery, Hit, State
+from midspan.gallery.routing import sample_kind
 from midspan.spaces import Embeddings, Space
 from midspan.upgrade import MODES, Mode, Upgrade, from_embeddings
 from midspan.upgrade.finish import forget_if_due
@@ -355,6 +357,59 @@ def test_an_item_that_comes_in_the_moment_of_finish_is_not_lost(
     upgrade.run(encoder(NEW), settings=QUICK)
     assert upgrade.finish().left == 0
     assert len(gallery) == 61
+
+
+def test_items_that_come_and_go_in_the_moment_of_finish_are_told_of(
+    gallery: Gallery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The item is gone again when finish looks why it was there: it says to try once more."""
+    upgrade = Upgrade.start(gallery, to=NEW)
+    upgrade.run(encoder(NEW), settings=QUICK)
+    change = gallery.change
+
+    def late(state: State, *, event: AuditEvent) -> State:
+        if event.what == "upgrade finish":
+            add(gallery, ["late"], OLD)
+        made = change(state, event=event)
+        if event.what == "upgrade finish undone":
+            gallery.delete(["late"])
+        return made
+
+    monkeypatch.setattr(gallery, "change", late)
+    with pytest.raises(StateChanged, match="items came concurrently; finish again"):
+        upgrade.finish()
+    monkeypatch.undo()
+    assert upgrade.finish().left == 0
+
+
+def test_finish_waits_for_the_index_of_the_new_vectors(
+    gallery: Gallery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upgrade = Upgrade.start(gallery, to=NEW)
+    upgrade.run(encoder(NEW), settings=QUICK)
+    monkeypatch.setattr(gallery, "indexes_due", lambda: ("f-new",))
+    with pytest.raises(GalleryError, match="the index of the new vectors is not built yet"):
+        upgrade.finish(override="whatever")
+    assert upgrade.finish(force=True).left == 0
+
+
+def test_rollback_with_drop_returns_the_disk(tmp_path: Path) -> None:
+    wide = Space("wide", 512, fingerprint="f-512")
+    rows = np.random.default_rng(0).standard_normal((600, 512)).astype(np.float32)
+    path = tmp_path / "shop.midspan"
+    with make("sqlite", tmp_path, count=600) as gallery:
+        gallery.optimise()
+    plain = path.stat().st_size
+    with Gallery.open(path) as gallery:
+        new = Embeddings(np.array(ids(600)), rows, wide)
+        upgrade = Upgrade.start(gallery, to=new, mode="both", order="random")
+        upgrade.run(from_embeddings(new))
+        upgrade.rollback()
+        Upgrade.start(gallery, to=new, mode="both", order="random")
+        assert upgrade.rollback(drop=True).dropped == 600
+        samples = gallery.blobs.of_kind(sample_kind("f-old"))
+        kept = sum(len(gallery.blobs.get(one)) for one in samples)
+    assert path.stat().st_size < plain + kept + 600_000, "the new vectors alone take 1.2 MB"
 
 
 def test_mapping_goes_on_after_a_stop_and_the_old_service_answers_meanwhile(

@@ -12,6 +12,7 @@ RENAMED = {
     "gpus": "gpus_per_worker",
     "group_column": "group",
     "pack": "ship_images",
+    "sample_size": "sample",
 }
 _ARGUMENT = re.compile(r"`([a-z][a-z_]*)`")
 _COMMAND = re.compile(r"midspan ((?:[a-z][a-z-]* )+)`([a-z][a-z_]*)`")  # of the verb it names

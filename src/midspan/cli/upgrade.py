@@ -121,6 +121,21 @@ def traffic(
         print_status(upgrade.status(), as_json=as_json)
 
 
+@app.command("reorder")
+def reorder(
+    location: Annotated[str, LOCATION],
+    order: Annotated[
+        str,
+        typer.Argument(metavar="ORDER", help="uncertainty, disagreement, traffic, newest, random."),
+    ],
+    as_json: bool = JSON_OPTION,
+) -> None:
+    """Another order for the items that still wait: which get their new vectors first."""
+    with opened(location) as upgrade:
+        upgrade.reorder(order, show=True)
+        print_status(upgrade.status(), as_json=as_json)
+
+
 app.command("run")(run)
 
 

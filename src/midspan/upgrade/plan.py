@@ -101,7 +101,14 @@ def make_plan(
         notes.append(f"{there:,} items have a vector in {new} already: they are used")
     vectors = to_embed + (counts.items if mode == "map-gallery" else 0)
     kept = kept_sample(gallery, old=old, new=new, given=sample, embed=embed, count=sample_size)
-    check_sample(mode, old=old, new=new, exists=kept is not None, items=counts.items)
+    check_sample(
+        mode,
+        old=old,
+        new=new,
+        exists=kept is not None,
+        items=counts.items,
+        size=sample_size,
+    )
     if sample is None and kept is not None:
         sample = Embeddings(kept[1].ids, kept[1].new, new)
     order = order or default_order(mode, sampled=kept is not None)

@@ -366,11 +366,18 @@ def embed_sample(
     return first.vectors.joined_with(rest) if len(rest) else first.vectors
 
 
-def check_sample(mode: str, *, old: Space, new: Space, exists: bool, items: int) -> None:
-    """Refuse what would merge scores that cannot be compared."""
+def check_sample(
+    mode: str, *, old: Space, new: Space, exists: bool, items: int, size: int = SAMPLE
+) -> None:
+    """Refuse what would merge scores that cannot be compared; size: of the sample asked for."""
     different = old.metric != new.metric and mode in ("map-query", "both")
     if exists or (items < FEWEST and not different):
         return
+    if (mode == "both" or different) and not size:
+        raise ConfigError(
+            f"`sample_size` is 0, and mode {mode} merges scores in {old} and {new} over a sample "
+            f"of items that have both vectors; leave it out, or give {FEWEST} or more"
+        )
     if mode == "both" or different:
         raise ConfigError(
             f"mode {mode} merges scores in {old} and {new} over a sample of items that have both "

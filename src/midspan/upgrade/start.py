@@ -68,7 +68,14 @@ def start(
         kept = kept_sample(
             gallery, old=old, new=new, given=sample, embed=embed, count=sample_size, seed=seed
         )
-        check_sample(mode, old=old, new=new, exists=kept is not None, items=len(gallery))
+        check_sample(
+            mode,
+            old=old,
+            new=new,
+            exists=kept is not None,
+            items=len(gallery),
+            size=sample_size,
+        )
         if sample is None and kept is not None:
             sample = Embeddings(kept[1].ids, kept[1].new, new)
         order = order or default_order(mode, sampled=kept is not None)
@@ -149,6 +156,11 @@ def reorder(
     """Write the priorities of what is left; at any time, with any order."""
     check_order(gallery, order)
     record = open_record(gallery)
+    if gallery.state.target is None:
+        raise GalleryError(
+            f"{gallery.location}: the upgrade is {record.phase} and no item waits for its new "
+            "vector; there is nothing to put in order"
+        )
     if sample is None and record.sample is not None:
         kept = PairedSample.from_bytes(gallery.blobs.get(record.sample))
         sample = Embeddings(kept.ids, kept.new, gallery.state.spaces[record.new])

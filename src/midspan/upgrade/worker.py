@@ -153,7 +153,7 @@ class Worker:
         )
         if not embedded.vectors.space.same_as(self.target):
             raise SpaceMismatch(
-                f"this encoder makes vectors in {embedded.vectors.space}; the upgrade of "
+                f"these vectors are in {embedded.vectors.space}; the upgrade of "
                 f"{self.gallery.location} leads to {self.target}: use that encoder, or its vectors"
             )
         return embedded

@@ -47,7 +47,7 @@ def test_a_table_goes_through_dry_run_upgrade_hand_over_rollback_and_detach(
     steps = [
         ("upgrade", "start", shop.location, "--to", file, "--mode", "both"),
         ("upgrade", "run", shop.location, "--embeddings", file),
-        ("upgrade", "finish", shop.location, "--hand-over"),
+        ("upgrade", "finish", shop.location, "--hand-over", "--override", "few items"),
     ]
     for step in steps:
         code, out, err = midspan(*step)

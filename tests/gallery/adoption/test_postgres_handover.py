@@ -36,7 +36,7 @@ def gallery(shop: Shop) -> Iterator[Gallery]:
     with shop.adopt() as made:
         start(made)
         backfill(made)
-        Upgrade(made).finish()
+        Upgrade(made).finish(override="a test")
         yield made
 
 
