@@ -1,8 +1,8 @@
-"""Time of an image by the size of the step that an encoder embeds it in.
+"""Processor time of an image by the size of the step that an encoder embeds it in.
 
-    python benchmarks/embed_steps.py
+    OMP_NUM_THREADS=1 python benchmarks/embed_steps.py
 
-Writes benchmarks/results/embed_steps.csv: for each encoder and step the median of several passes
+Writes benchmarks/results/embed_steps.csv: for each encoder and step the least of several passes
 over the same images, taken in turns so that a busy moment of the machine hits all of them. It
 checks the default step, midspan.encoders.embedding.CPU_IMAGES.
 """
@@ -13,7 +13,6 @@ import argparse
 import csv
 import time
 from pathlib import Path
-from statistics import median
 
 import numpy as np
 import torch
@@ -33,11 +32,11 @@ def measure(backbone: str, size: int, *, images: int, passes: int) -> dict[int, 
     taken: dict[int, list[float]] = {step: [] for step in STEPS}
     for turn in range(passes + 1):
         for step in STEPS:
-            started = time.perf_counter()
+            started = time.process_time()
             encoder.embed(pixels, batch_size=step, progress=False)
             if turn:  # the first one warms up
-                taken[step].append(time.perf_counter() - started)
-    return {step: 1000 * median(seconds) / images for step, seconds in taken.items()}
+                taken[step].append(time.process_time() - started)
+    return {step: 1000 * min(seconds) / images for step, seconds in taken.items()}
 
 
 def main() -> None:
@@ -48,7 +47,7 @@ def main() -> None:
     given = parser.parse_args()
     with given.out.open("w", newline="", encoding="utf-8") as file:
         table = csv.writer(file)
-        table.writerow(["backbone", "pixels", "threads", "step", "ms_per_image"])
+        table.writerow(["backbone", "pixels", "threads", "step", "cpu_ms_per_image"])
         for backbone, size in ENCODERS:
             found = measure(backbone, size, images=given.images, passes=given.passes)
             for step, took in found.items():

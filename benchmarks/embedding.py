@@ -48,6 +48,7 @@ class Row:
     command: float  # median of the whole process
     images_per_second: float
     of_best_bare: float
+    cpu_ms_per_image: float  # least of the rounds; what other processes take does not count
     peak_mib: float
 
 
@@ -86,18 +87,19 @@ def child(arm: str, encoder: Path, images: Path, count: int) -> None:
         from midspan.encoders import load_embedder
 
         loaded = load_embedder(encoder, runtime="auto" if arm == "embed" else "torch")
-        started = time.perf_counter()
+        started, cpu = time.perf_counter(), time.process_time()
         size = 64 if arm == "before" else None
         vectors = loaded.embed(pictures, progress=False, batch_size=size).vectors
     else:
         run, box = _bare(arm, encoder)
-        started = time.perf_counter()
+        started, cpu = time.perf_counter(), time.process_time()
         vectors = np.concatenate(list(map(run, _read_ahead(pictures, box))))
         vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    seconds = time.perf_counter() - started
+    seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
     peak = _peak_mib()
     sample = np.asarray(vectors[:64], dtype=np.float64).tolist()
-    print(json.dumps({"seconds": seconds, "images": len(vectors), "peak": peak, "sample": sample}))
+    told = {"seconds": seconds, "cpu": cpu, "images": len(vectors), "peak": peak}
+    print(json.dumps({**told, "sample": sample}))
 
 
 def _peak_mib() -> float:
@@ -143,8 +145,7 @@ def _bare(arm: str, encoder: Path) -> tuple[Callable[[Any], Any], Any]:
 def _read_ahead(pictures: Any, box: Any) -> Iterator[Any]:
     def read(start: int) -> Any:
         rows = np.arange(start, min(start + BATCH, len(pictures)))
-        fit = {"height": box.height, "width": box.width, "channels": box.channels, "fit": box.fit}
-        return box.array(pictures.load(rows, **fit))
+        return box.array(pictures.load(rows, box.image_size))
 
     with ThreadPoolExecutor(1) as pool:
         coming = pool.submit(read, 0)
@@ -205,6 +206,7 @@ def measure(
             command=round(statistics.median(one["command"] for one in told[arm]), 3),
             images_per_second=round(told[arm][0]["images"] / median[arm], 1),
             of_best_bare=round(best / median[arm], 3),
+            cpu_ms_per_image=round(min(1e3 * one["cpu"] / one["images"] for one in told[arm]), 2),
             peak_mib=round(max(one["peak"] for one in told[arm])),
         )
         for arm in arms
@@ -219,6 +221,7 @@ def main() -> None:
     )
     parser.add_argument("--encoders", default=",".join(ENCODERS))
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--arms", default=",".join(ARMS))
     parser.add_argument("--part", choices=("all", "allocator"), default="all")
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
@@ -226,7 +229,9 @@ def main() -> None:
     if given.child:
         child(given.child[0], Path(given.child[1]), given.images, given.count)
         return
-    arms = ("embed torch", "before", "bare torch") if given.part == "allocator" else ARMS
+    arms = tuple(given.arms.split(","))
+    if given.part == "allocator":
+        arms = ("embed torch", "before", "bare torch")
     rows = []
     for name in given.encoders.split(","):
         for row in measure(
