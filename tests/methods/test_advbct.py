@@ -430,5 +430,5 @@ def test_impossible_things_are_said() -> None:
         AdvBCT().prepare(old=None, num_classes=2, dim=2)
     with pytest.raises(ConfigError, match=r"set \[encoder\] dim = 4"):
         AdvBCT().prepare(old=artifacts(), num_classes=CLASSES, dim=DIM + 1)
-    with pytest.raises(ConfigError, match="cannot be negative"):
+    with pytest.raises(ConfigError, match="expected threshold >= 0"):
         AdvBCT(threshold=-0.1)

@@ -304,7 +304,7 @@ def test_bct_old_classifier_has_no_trainable_parameters() -> None:
     ("method", "known", "dim", "message"),
     [
         (BCT(weight=1.0), True, DIM + 1, r"new dim must be the old one.*set \[encoder\] dim = 4"),
-        (BCT(weight=1.0, classifier="old"), False, DIM, "needs the old classifier's rows"),
+        (BCT(weight=1.0, classifier="old"), False, DIM, "needs the old class weights"),
         (BCT(weight=1.0, classifier="distilled"), False, DIM, "use classifier = 'synthesised'"),
     ],
 )

@@ -70,7 +70,7 @@ def test_classes_without_images_are_defined() -> None:
 
 
 def test_lengths_must_agree() -> None:
-    with pytest.raises(DataError, match="2 old vectors for 3 labels"):
+    with pytest.raises(DataError, match="expected one label for each old vector, got 3 for 2"):
         OldArtifacts.measure(
             space=SPACE, vectors=torch.ones(2, 3), labels=torch.zeros(3).long(), num_classes=1
         )

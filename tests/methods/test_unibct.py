@@ -351,7 +351,7 @@ def test_unibct_without_refinement_has_no_bank() -> None:
     ("settings", "message"),
     [
         ({"spread": 1.0}, "0 ≤ spread < 1"),
-        ({"temperature": 0.0}, "must be positive"),
+        ({"temperature": 0.0}, "expected temperature > 0"),
         ({"starts_at": 1.5}, "shares of training"),
         ({"refine_at": (0.5, -0.1)}, "shares of training"),
     ],

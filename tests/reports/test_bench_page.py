@@ -173,5 +173,5 @@ def test_two_metrics_do_not_fit_one_table() -> None:
 
 
 def test_rows_of_another_length_are_refused() -> None:
-    with pytest.raises(ValueError, match="a row has 1 cells for 3 columns"):
+    with pytest.raises(ValueError, match="expected 3 cells in a row, got 1"):
         block_table([], ["a", "b"], [[Cell("x")]], first="", caption="")

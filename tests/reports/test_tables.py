@@ -92,5 +92,5 @@ def test_html_table_is_accessible_and_escaped() -> None:
 
 
 def test_html_table_incomplete_row_raises() -> None:
-    with pytest.raises(ValueError, match="1 cells for 2 columns"):
+    with pytest.raises(ValueError, match="expected 2 cells in a row"):
         html_table(["a", "b"], [["only"]], caption="c")

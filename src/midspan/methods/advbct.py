@@ -104,7 +104,7 @@ class AdvBCT(Method):
     ) -> None:
         super().__init__()
         if threshold < 0:
-            raise ConfigError(f"advbct: threshold = {threshold} is a radius and cannot be negative")
+            raise ConfigError(f"advbct: expected threshold >= 0 (a radius), got {threshold}")
         self.p2s_weight = p2s_weight
         self.adversarial_weight = adversarial_weight
         self.threshold = threshold

@@ -80,7 +80,7 @@ class BCT(Method):
             frozen, target_of = centre_rows(old, old.counts > 0, scale=self.scale)
         elif old.classifier is None:
             raise ConfigError(
-                f"bct with classifier = {self.classifier!r} needs the old classifier's rows, but "
+                f"bct with classifier = {self.classifier!r} needs the old class weights, but "
                 "only old vectors are known; use classifier = 'synthesised'"
             )
         else:

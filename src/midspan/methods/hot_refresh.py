@@ -79,7 +79,7 @@ class HotRefresh(Method):
         super().__init__()
         if temperature <= 0 or hardest < 0:
             raise ConfigError(
-                f"hot-refresh expects temperature > 0 and hardest >= 0 (0: all negatives), got "
+                f"hot-refresh: expected temperature > 0 and hardest >= 0 (0: all negatives), got "
                 f"temperature {temperature}, hardest {hardest}"
             )
         self.weight = weight

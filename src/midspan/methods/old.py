@@ -66,7 +66,9 @@ class OldArtifacts:
         angles are then those of the views, because that is what the new encoder is shown.
         """
         if len(vectors) != len(labels):
-            raise DataError(f"{len(vectors)} old vectors for {len(labels)} labels")
+            raise DataError(
+                f"expected one label for each old vector, got {len(labels)} for {len(vectors)}"
+            )
         vectors = F.normalize(vectors.float())
         counts = torch.bincount(labels, minlength=num_classes)
         seen, of = vectors, labels

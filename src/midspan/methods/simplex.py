@@ -77,8 +77,8 @@ class Simplex(Method):
         count = num_classes if self.classes is None else self.classes
         if count < num_classes:
             raise ConfigError(
-                f"simplex: classes = {count} vertices are too few for "
-                f"{num_classes} training classes"
+                f"simplex: expected classes of at least {num_classes}, the number of training "
+                f"classes, got {count}"
             )
         if dim < count - 1 and not self.projected:
             raise ConfigError(

@@ -97,7 +97,7 @@ class TrustedMatching(Method):
         super().__init__()
         if temperature <= 0 or hardest < 0 or trust_width < 0 or not 0 <= repair <= 1:
             raise ConfigError(
-                "trusted-matching expects temperature > 0, hardest >= 0 (0: all negatives), "
+                "trusted-matching: expected temperature > 0, hardest >= 0 (0: all negatives), "
                 "trust_width >= 0 (0: trust every image) and 0 <= repair <= 1, got "
                 f"{temperature}, {hardest}, {trust_width} and {repair}"
             )

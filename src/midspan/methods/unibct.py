@@ -96,11 +96,11 @@ class UniBCT(Method):
         if not 0 <= spread < 1:
             raise ConfigError(f"unibct: expected 0 ≤ spread < 1, got {spread}")
         if temperature <= 0:
-            raise ConfigError(f"unibct: temperature = {temperature} must be positive")
+            raise ConfigError(f"unibct: expected temperature > 0, got {temperature}")
         if any(not 0 <= share <= 1 for share in (*refine_at, starts_at)):
             raise ConfigError(
-                f"unibct: refine_at = {list(refine_at)} and starts_at = {starts_at} are shares of "
-                "training, between 0 and 1"
+                "unibct: expected refine_at and starts_at as shares of training, between 0 and 1, "
+                f"got {list(refine_at)} and {starts_at}"
             )
         self.weight = weight
         self.refine_at = tuple(sorted(refine_at))

@@ -129,7 +129,7 @@ def block_table(
 
     wrong = [len(row) for row in rows if len(row) != len(columns) + 1]
     if wrong:
-        raise ValueError(f"a row has {wrong[0]} cells for {len(columns) + 1} columns")
+        raise ValueError(f"expected {len(columns) + 1} cells in a row, got {wrong[0]}")
     spans = [(name, width) for name, width in blocks]
     owners = [name for name, width in spans for _ in range(width)] or [""] * len(columns)
     named = [f"{owner} {column}".strip() for owner, column in zip(owners, columns, strict=True)]

@@ -28,7 +28,9 @@ def matrix_plot(
 
     count = len(names)
     if values.shape != (count, count):
-        raise ValueError(f"a matrix of shape {values.shape} for {count} encoders")
+        raise ValueError(
+            f"expected a matrix ({count}, {count}), one name for each encoder, got {values.shape}"
+        )
     cell = max(64, min(110, 330 // max(count, 1)))
     with drawing(width=cell * count + 120, height=int(cell * 0.62) * count + 70) as (figure, axes):
         top = np.nanmax(values) if np.isfinite(values).any() else 1.0

@@ -83,7 +83,7 @@ def html_table(
 
     wrong = [len(row) for row in (*rows, *footer) if len(row) != len(columns)]
     if wrong:
-        raise ValueError(f"a row has {wrong[0]} cells for {len(columns)} columns: {columns}")
+        raise ValueError(f"expected {len(columns)} cells in a row ({columns}), got {wrong[0]}")
     as_cells = [
         [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in part]
         for part in (rows, footer)
