@@ -51,31 +51,35 @@ class View:
     admin: bool
     payload: bool = True
     vectors: Mapping[tuple[str, str], list[float]] | None = None  # by space and id
+    prefix: str = ""  # of a tenant's ids, which it does not see
 
 
 def hits_as_json(hits: Sequence[Hit], *, new: str | None, view: View) -> list[dict[str, Any]]:
-    places, admin, vectors = view.places, view.admin, view.vectors
+    places, admin, vectors, start = view.places, view.admin, view.vectors, len(view.prefix)
     return [
         {
-            "id": id,
+            "id": id[start:],
             "score": score,
             "rank_score": rank_score,
             "space": space.fingerprint,
             "space_role": role_of(space.fingerprint, new),
             "payload": payload if view.payload else {},
             "uri": uri if admin else places.shown(uri),
-            "thumbnail": places.thumbnail(id, uri),
+            "thumbnail": places.thumbnail(id[start:], uri),
             "vector": None if vectors is None else vectors.get((space.fingerprint, id)),
         }
         for id, score, space, uri, payload, rank_score in hits
     ]
 
 
-def item_as_json(item: Item, *, state: State, places: Places, admin: bool) -> dict[str, Any]:
+def item_as_json(
+    item: Item, *, state: State, places: Places, admin: bool, prefix: str = ""
+) -> dict[str, Any]:
+    """prefix: of a tenant's ids, which it does not see."""
     live = next((space for space in state.live if space in item.spaces), None)
     role = None if live is None else role_of(live, newest(state))
     return {
-        "id": item.id,
+        "id": item.id.removeprefix(prefix),
         "uri": item.uri if admin else places.shown(item.uri),
         "payload": item.payload,
         "revision": item.revision,
@@ -83,7 +87,7 @@ def item_as_json(item: Item, *, state: State, places: Places, admin: bool) -> di
         "changed": item.changed,
         "spaces": list(item.spaces),
         "space_role": role,
-        "thumbnail": places.thumbnail(item.id, item.uri),
+        "thumbnail": places.thumbnail(item.id.removeprefix(prefix), item.uri),
     }
 
 

@@ -115,7 +115,7 @@ def _rule(route: Route, limits: Limits) -> Rule:
     most = limits.json_bytes if route.takes is not None else 0
     if route.form is not None:
         most = max(most, limits.image_bytes + OVERHEAD)
-    return Rule(route.method, route.path, route.role, most)
+    return Rule(route.method, route.path, route.role, most, route.tenants)
 
 
 def _hosts(settings: ServerSettings, tokens: Tokens) -> frozenset[str]:

@@ -5,6 +5,8 @@ The token file is TOML, readable by its owner only:
     read = "…"                 # or a table of names, which the audit trail then shows
     [admin]
     alice = "…"
+    [tenants]                  # each reads and searches its own items alone
+    acme = "…"
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from typing import Literal
 
 from midspan.config import read_toml
 from midspan.errors import ConfigError
+from midspan.gallery.tenants import NAME as TENANT
 from midspan.service.errors import Forbidden, Unauthorized
 
 Role = Literal["open", "read", "admin"]  # what a route asks for
@@ -31,6 +34,7 @@ SHORTEST = 16  # characters of a token
 class Caller:
     name: str
     admin: bool
+    tenant: str | None = None  # sees the items of this tenant, and nothing else
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -43,9 +47,9 @@ class Tokens:
     """Empty: everything is open, which only a loopback address allows."""
 
     def __init__(self, tokens: Mapping[str, Mapping[str, str]]) -> None:
-        """{"read": {name: token}, "admin": {name: token}}"""
+        """{"read": {name: token}, "admin": {name: token}, "tenants": {tenant: token}}"""
         self._tokens = [
-            _Token(_digest(_long_enough(token, name)), Caller(name, admin=role == "admin"))
+            _Token(_digest(_long_enough(token, name)), _caller(role, name))
             for role, named in tokens.items()
             for name, token in named.items()
         ]
@@ -84,12 +88,12 @@ class Tokens:
 def load_tokens(file: Path | None, environment: Mapping[str, str] | None = None) -> Tokens:
     """From the file and the environment together."""
     environment = os.environ if environment is None else environment
-    tokens: dict[str, dict[str, str]] = {"read": {}, "admin": {}}
+    tokens: dict[str, dict[str, str]] = {"read": {}, "admin": {}, "tenants": {}}
     if file is not None:
         _check_private(file)
         for role, value in read_toml(file).items():
             if role not in tokens:
-                raise ConfigError(f"{file}: {role!r}; wanted read and admin")
+                raise ConfigError(f"{file}: {role!r}; wanted read and admin, or tenants")
             named = {role: value} if isinstance(value, str) else value
             if not isinstance(named, dict) or not all(isinstance(t, str) for t in named.values()):
                 raise ConfigError(f"{file}: {role} wants a token, or a table of name = token")
@@ -111,6 +115,17 @@ def check_exposure(*, host: str, loopback: bool, tokens: Tokens) -> None:
         "it could change the gallery. Give `tokens`, a file (read = …, admin = …) or "
         f"{' and '.join(ENVIRONMENT.values())}, or stay on 127.0.0.1"
     )
+
+
+def _caller(role: str, name: str) -> Caller:
+    if role != "tenants":
+        return Caller(name, admin=role == "admin")
+    if not TENANT.fullmatch(name):
+        raise ConfigError(
+            f"tenant {name!r:.80}; expected 1 to 64 letters, digits, dots, - and _, each as "
+            "[tenants] name = token"
+        )
+    return Caller(f"tenant {name}", admin=False, tenant=name)
 
 
 def _check_private(file: Path) -> None:

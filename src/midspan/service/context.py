@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from midspan.gallery import Gallery
+from midspan.gallery import Filter, Gallery
+from midspan.gallery.filters import And, Eq
+from midspan.gallery.tenants import FIELD
 from midspan.service.core import Core
 from midspan.service.errors import NotFound
 from midspan.service.events import Hub
@@ -75,6 +77,31 @@ def context_of(request: Request) -> Context:
     if name not in contexts:
         raise NotFound(f"there is no gallery {name!r:.80}; GET /v1/galleries lists them")
     return contexts[name]
+
+
+def tenant_of(request: Request) -> str | None:
+    """Whose items the caller sees; None: all."""
+    found: str | None = request.state.caller.tenant
+    return found
+
+
+def stored_id(request: Request, id: str) -> str:
+    """An id as the gallery holds it: a tenant's own come with its name."""
+    return f"{prefix_of(request)}{id}"
+
+
+def prefix_of(request: Request) -> str:
+    tenant = tenant_of(request)
+    return "" if tenant is None else f"{tenant}:"
+
+
+def restricted(request: Request, filter: Filter | None) -> Filter | None:
+    """The filter, bound to the caller's tenant."""
+    tenant = tenant_of(request)
+    if tenant is None:
+        return filter
+    bound = Eq(FIELD, tenant)
+    return bound if filter is None else And((bound, filter))
 
 
 def core_of(request: Request) -> Core:

@@ -65,6 +65,7 @@ class Rule:
     path: str  # the template
     role: Role
     most_bytes: int
+    tenants: bool = False  # a tenant's token may ask it
 
 
 class Guard:
@@ -220,6 +221,8 @@ class _Visit:
         if self.scope["method"] in SAFE and role != "open":
             guard.check_site(headers)
         caller = guard._tokens.admit(role, headers.get("authorization"))
+        if caller.tenant is not None and (self.rule is None or not self.rule.tenants):
+            raise Forbidden("a tenant's token may search and read items, no more")
         state["caller"] = caller
         self.who = caller.name
         length = headers.get("content-length", "0")

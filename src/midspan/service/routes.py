@@ -35,6 +35,13 @@ TAGS = {
 }
 
 
+OF_TENANTS = {
+    *(("POST", f"/v1/search{kind}") for kind in ("", "/vector", "/item", "/image")),
+    *(("GET", f"/v1/items{rest}") for rest in ("", "/{id:path}", "/{id:path}/vector")),
+    *(("GET", f"/v1/{kind}/{{id:path}}") for kind in ("thumbnails", "vectors")),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Route:
     method: Method
@@ -45,6 +52,11 @@ class Route:
     takes: type[BaseModel] | None = None  # JSON
     form: type[BaseModel] | None = None  # fields beside the file of a multipart form
     job: bool = False  # may answer 202 with a job
+
+    @property
+    def tenants(self) -> bool:
+        """Whether a tenant's token may ask it: only what keeps to the tenant's own items."""
+        return self.key in OF_TENANTS
 
     @property
     def key(self) -> tuple[str, str]:

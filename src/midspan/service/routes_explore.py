@@ -14,7 +14,7 @@ from midspan.gallery import parse_filter
 from midspan.service import explore
 from midspan.service.answers import answer
 from midspan.service.bodies import read_json
-from midspan.service.context import core_of
+from midspan.service.context import core_of, stored_id
 from midspan.service.core import Core
 from midspan.service.errors import NotFound
 from midspan.service.jobs import JobRun
@@ -56,7 +56,8 @@ async def find_duplicates(request: Request) -> Response:
 async def get_vector(request: Request, id: str, space: Name = None) -> Response:
     """The stored vector of an item; with Accept: application/octet-stream as float32."""
     core = core_of(request)
-    fingerprint, vector = await core.reading.run(_vector, core, id, space)
+    stored = stored_id(request, id)
+    fingerprint, vector = await core.reading.run(_vector, core, stored, space)
     if BINARY in request.headers.get("accept", ""):
         content = vector.astype("<f4").tobytes()
         return Response(content, media_type=BINARY, headers={"X-Space": fingerprint})
@@ -66,7 +67,7 @@ async def get_vector(request: Request, id: str, space: Name = None) -> Response:
 async def get_item_vector(request: Request, id: str, space: Name = None) -> Response:
     """The stored vector of an item, as /v1/vectors; an item whose id ends so is shown itself."""
     core, whole = core_of(request), f"{id}/vector"
-    if await core.reading.run(core.gallery.get_many, [whole]):
+    if await core.reading.run(core.gallery.get_many, [stored_id(request, whole)]):
         return await get_item(request, whole)
     return await get_vector(request, id, space)
 

@@ -17,7 +17,7 @@ from midspan.gallery import AuditEvent, Gallery, parse_filter
 from midspan.gallery.records import check_id
 from midspan.service.answers import answer, is_admin, item_as_json
 from midspan.service.bodies import from_fields, is_form, read_form, read_json
-from midspan.service.context import core_of, gallery_of
+from midspan.service.context import core_of, gallery_of, prefix_of, restricted, stored_id
 from midspan.service.core import Core
 from midspan.service.encoding import Loaded
 from midspan.service.errors import InvalidRequest, NotFound
@@ -58,7 +58,9 @@ async def list_items(
     contains: text in the id or in a value of the payload. A page may then hold fewer than `limit`.
     """
     core, admin = core_of(request), is_admin(request)
-    wanted = None if filter is None else parse_filter(_json(filter))
+    wanted = restricted(request, None if filter is None else parse_filter(_json(filter)))
+    prefix = prefix_of(request)
+    after = f"{prefix}{after}"
 
     def page() -> dict[str, Any]:
         state = core.gallery.state
@@ -67,18 +69,25 @@ async def list_items(
         else:
             items = core.gallery.scan(filter=wanted, missing=None, after=after, limit=limit)
             following = items[-1].id if len(items) == limit else None
-        shown = [item_as_json(item, state=state, places=core.places, admin=admin) for item in items]
-        return {"items": shown, "next": following}
+        shown = [
+            item_as_json(item, state=state, places=core.places, admin=admin, prefix=prefix)
+            for item in items
+        ]
+        return {"items": shown, "next": following and following.removeprefix(prefix)}
 
     return answer(await core.reading.run(page))
 
 
 async def get_item(request: Request, id: str) -> Response:
-    core, admin = core_of(request), is_admin(request)
+    core, admin, prefix = core_of(request), is_admin(request), prefix_of(request)
 
     def look() -> dict[str, Any]:
         return item_as_json(
-            core.gallery.get(id), state=core.gallery.state, places=core.places, admin=admin
+            core.gallery.get(prefix + id),
+            state=core.gallery.state,
+            places=core.places,
+            admin=admin,
+            prefix=prefix,
         )
 
     return answer(await core.reading.run(look))
@@ -165,7 +174,7 @@ async def thumbnail(request: Request, id: str, size: Size = 160) -> Response:
     core = core_of(request)
 
     def make() -> tuple[bytes, str]:
-        return core.pictures.thumbnail(core.gallery.get(id), size=size)
+        return core.pictures.thumbnail(core.gallery.get(stored_id(request, id)), size=size)
 
     try:
         image, tag = await core.decoding.run(make)

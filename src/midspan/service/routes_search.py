@@ -12,9 +12,10 @@ from starlette.responses import Response
 
 from midspan.gallery import Hit
 from midspan.gallery.routing import Arm
+from midspan.gallery.tenants import FIELD
 from midspan.service.answers import View, answer, flips, hits_as_json, is_admin, newest, request_id
 from midspan.service.bodies import from_fields, is_form, read_form, read_json
-from midspan.service.context import core_of
+from midspan.service.context import core_of, prefix_of, stored_id, tenant_of
 from midspan.service.core import Asked, Core, Found
 from midspan.service.errors import InvalidRequest, NotPossible, TooLarge, UnsupportedType
 from midspan.service.requests import AnySearch, ItemSearch, SearchOptions, VectorSearch
@@ -35,9 +36,11 @@ async def search(request: Request) -> Response:
             raise TooLarge(f"the image has more than {limit:,} bytes")
         return await _image(request, body.image, body)
     if body.id is not None:
-        found = await core.reading.run(core.more_like, body.id, _asked(body))
+        found = await core.reading.run(
+            core.more_like, stored_id(request, body.id), _asked(request, body)
+        )
     else:
-        asked = _asked(body, spaces=(body.space,))
+        asked = _asked(request, body, spaces=(body.space,))
         found = await core.search.submit(asked, (_as_array([body.vector or []]),))
     return await _found(request, body, found)
 
@@ -49,7 +52,7 @@ async def by_vector(request: Request) -> Response:
     rows = body.vectors or [body.vector or []]
     spaces = (body.space, *(one.space for one in body.also))
     vectors = (_as_array(rows), *(_as_array(one.vectors) for one in body.also))
-    found = await core.search.submit(_asked(body, spaces=spaces), vectors)
+    found = await core.search.submit(_asked(request, body, spaces=spaces), vectors)
     view = await _view(request, body, found.hits)
     shown = [hits_as_json(hits, new=found.new, view=view) for hits in found.hits]
     return _answer(request, {"results": shown if body.vectors is not None else shown[0]})
@@ -59,7 +62,9 @@ async def by_item(request: Request) -> Response:
     """More like this: the items nearest to a stored one, without itself."""
     core = core_of(request)
     body = await read_json(request, ItemSearch, lane=core.reading)
-    found = await core.reading.run(core.more_like, body.id, _asked(body))
+    found = await core.reading.run(
+        core.more_like, stored_id(request, body.id), _asked(request, body)
+    )
     return await _found(request, body, found)
 
 
@@ -82,7 +87,7 @@ async def _image(request: Request, image: bytes, options: SearchOptions) -> Resp
     encoders, arm = core.encoders.for_search(state, key=key)
     query = await core.embed_image(image, *encoders)
     spaces = tuple(one.space.fingerprint for one in encoders)
-    asked = _asked(options, spaces=spaces, arm=arm)
+    asked = _asked(request, options, spaces=spaces, arm=arm)
     found = await core.search.submit(asked, query)
     if state.upgrade is not None:
         core.arms.note(arm, time.perf_counter() - request.state.started)
@@ -103,7 +108,7 @@ async def compare(request: Request) -> Response:
         body = await read_json(request, ItemSearch, lane=core.reading)
         options, image, id = body, None, body.id
     record = await core.reading.run(_open_record, core)
-    asked = _asked(options)
+    asked = _asked(request, options)
     if image is not None:
         old, new = core.encoders.get(record.old), core.encoders.get(record.new)
         if old is None or new is None:
@@ -196,14 +201,19 @@ def _before(
 
 
 def _asked(
+    request: Request,
     options: SearchOptions,
     *,
     spaces: tuple[str | None, ...] = (None,),
     arm: Arm | None = None,
 ) -> Asked:
+    filter, tenant = options.filter or None, tenant_of(request)
+    if tenant is not None:
+        bound = {FIELD: tenant}
+        filter = bound if filter is None else {"$and": [bound, filter]}
     return Asked(
         k=options.most,
-        filter=None if not options.filter else to_json(options.filter).decode(),
+        filter=None if filter is None else to_json(filter).decode(),
         threshold=options.least,
         exact=options.exact,
         spaces=spaces,
@@ -228,7 +238,8 @@ async def _view(request: Request, options: SearchOptions, hits: Sequence[Sequenc
     vectors = None
     if options.with_vectors:
         vectors = await core.reading.run(_vectors, core, hits)
-    return View(core.places, is_admin(request), options.with_payload, vectors)
+    prefix = prefix_of(request)
+    return View(core.places, is_admin(request), options.with_payload, vectors, prefix)
 
 
 def _vectors(core: Core, hits: Sequence[Sequence[Hit]]) -> dict[tuple[str, str], list[float]]:
