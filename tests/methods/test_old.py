@@ -74,3 +74,13 @@ def test_lengths_must_agree() -> None:
         OldArtifacts.measure(
             space=SPACE, vectors=torch.ones(2, 3), labels=torch.zeros(3).long(), num_classes=1
         )
+
+
+@pytest.mark.parametrize("part", [1, 3, 12, 100])
+def test_a_number_for_each_image_does_not_depend_on_how_many_go_together(
+    part: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("midspan.methods.old.PART", part)
+    old = measured([0, 1, 2] * 4, 3)
+    got = old.each(lambda vectors, labels: vectors[:, 0] + labels)
+    torch.testing.assert_close(got, old.vectors[:, 0] + old.labels)
