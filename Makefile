@@ -118,3 +118,4 @@ wheel: setup ## build wheel and sdist, and walk the first hour on the wheel in a
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist . >$(VENV)/build.txt 2>&1 || { cat $(VENV)/build.txt; exit 1; }
 	tests/first_hour/run.sh dist/*.whl demo
+	tests/first_hour/sdist.sh dist/*.tar.gz

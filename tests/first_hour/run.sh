@@ -45,7 +45,12 @@ step "upgrade rollback" env/bin/midspan upgrade rollback first.midspan
 if [ "${2:-}" = demo ]; then
   step "install the demo" env/bin/pip install --quiet --constraint "$here/constraints.txt" "$wheel[demo]"
   step "install its fonts" env/bin/pip install --quiet --no-deps "trdg==1.8.0"
+  began=$SECONDS
   step "midspan demo --quick" env/bin/midspan demo --quick
   test -s demo/index.html
+  took=$((SECONDS - began))
+  # a minute is what the README promises on a quiet machine; CI may be busy
+  [ "$took" -le 60 ] || echo "WARNING: midspan demo --quick took $took s, more than a minute"
+  [ "$took" -le 120 ] || { echo "FAILED: midspan demo --quick took $took s"; exit 1; }
 fi
 echo "done in $SECONDS s"
