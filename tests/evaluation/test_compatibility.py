@@ -229,3 +229,9 @@ def test_chains_that_cannot_be_compared() -> None:
         chain_summary([[1.0]])
     with pytest.raises(EvaluationError, match="missing values"):
         chain_summary([[1.0, 0.0], [np.nan, 1.0]])
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (3, 2), (1, 1), (4,)])
+def test_chain_summary_of_anything_but_a_square_is_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(EvaluationError, match="a matrix of shape"):
+        chain_summary(np.ones(shape))
