@@ -12,9 +12,13 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib
+import numpy as np
 import torch
 from heads import RESULTS, Cell, Runner, Table
 from heads_cell import Protocol
@@ -48,16 +52,27 @@ def figure(table: Table, path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    found = {key[-1]: row for key, row in table.done.items() if key[2:4] == ("0", "0")}
+    # means of the seeds, with their range
+    found: dict[str, list[dict[str, str]]] = defaultdict(list)  # by arm, one row a seed
+    for key, row in table.done.items():
+        found[key[-1]].append(row)
+
+    def curve(
+        axes: Any, places: Sequence[float], arms: Sequence[str], column: str, **how: Any
+    ) -> None:
+        values = np.array([[float(row[column]) for row in found[arm]] for arm in arms])
+        (line,) = axes.plot(places, values.mean(axis=1), marker="o", **how)
+        low, high = values.min(axis=1), values.max(axis=1)
+        axes.fill_between(places, low, high, color=line.get_color(), alpha=0.15)
+
     shown, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4))
     for column in ("self", "cross"):
-        values = [float(found[f"t: {t}"][column]) for t in THRESHOLDS]
-        left.plot(THRESHOLDS, values, marker="o", label=column)
+        curve(left, THRESHOLDS, [f"t: {t}" for t in THRESHOLDS], column, label=column)
     for method in ("bct", "advbct"):
-        values = [float(found[f"steps: {method} {steps}"]["cross"]) for steps in STEPS]
-        right.plot(STEPS, values, marker="o", label=f"{method}, cross")
+        arms = [f"steps: {method} {steps}" for steps in STEPS]
+        curve(right, STEPS, arms, "cross", label=f"{method}, cross")
     for axes, title in ((left, "threshold t of the boundary"), (right, "steps")):
-        old = float(found["t: 0.4"]["old_self"])
+        old = float(np.mean([float(row["old_self"]) for row in found["t: 0.4"]]))
         axes.axhline(old, color="grey", linestyle=":", label="old self")
         axes.set_xlabel(title)
         axes.set_ylabel("mAP")

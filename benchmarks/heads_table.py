@@ -3,23 +3,28 @@
     python benchmarks/heads_table.py --lists LISTS --flowers FLOWERS --out OUT
 
 Only those (split, seed) count that have been run on all sets with all methods. Writes
-heads_summary.csv, heads_p1.csv, heads_paired.csv and heads_parts.csv to results/ and the same as
-tables into docs/heads.md, beside results/market_finetune.csv and a summary of heads_strength.csv.
-Without --lists the paired intervals are left as they are.
+heads_summary.csv, heads_p1.csv, heads_paired.csv and heads_parts.csv to results/, the first two
+also of heads_one_setting.csv, and the same as tables into docs/heads.md, beside the settings that
+were chosen, results/market_finetune.csv and a summary of heads_strength.csv. The summary is also in
+docs/benchmarks.md. Without --lists the paired intervals are left as they are. --check writes
+nothing and fails if anything would change: tests/test_heads_page.py.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import io
 import json
+import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from heads import ALLOCATIONS, RESULTS
+from heads import ALLOCATIONS, RESULTS, TUNED_ON, Table
 from heads_data import load
 from heads_grid import FIRST
 
@@ -29,7 +34,10 @@ METHODS = (*FIRST, *BRIDGES)
 SETS = ("cub", "flowers", "market")
 CELLS = 108  # 3 sets, 4 allocations, 3 splits, 3 seeds
 DRAWS = 2000
-PAGE = Path(__file__).parents[1] / "docs" / "heads.md"
+PARTS = ["arm", "cells", "P_1", "plain", "cross", "plain", "self", "plain"]
+SUMMARY = ["method", "P_1", "cross / old self", "self / upper", "negative flips", "cross > old"]
+DOCS = Path(__file__).parents[1] / "docs"
+PAGE = DOCS / "heads.md"
 Row = dict[str, str]
 Cell = tuple[str, str, str, str]  # set, allocation, split, seed
 
@@ -116,7 +124,8 @@ def paired(
             and all(_file(per_query, key, m).exists() for m in (OURS, other))
         ]
         if not runs:
-            raise SystemExit(f"{per_query}: no values of {OURS} and {other}; use the --out of run")
+            print(f"{per_query}: no values of {OURS} and {other} for {name}, {allocation}")
+            continue
         line = [name, allocation, len(runs), other]
         for part in ("cross", "self"):
             apart = []
@@ -148,24 +157,111 @@ def _interval(values: Any, labels: Any) -> tuple[float, float, float]:
     return float(values[known].mean()), float(low), float(high)
 
 
-def write(name: str, head: Sequence[str], lines: Sequence[Sequence[Any]]) -> None:
-    with (RESULTS / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
-        table = csv.writer(file)
-        table.writerow(head)
-        table.writerows(lines)
+def settings_chosen(cells: dict[Cell, dict[str, Row]]) -> list[str]:
+    """Both settings of each method, and in how many cells of a set the trial took Market's."""
+    heads = " | ".join(SETS)
+    lines = [f"| method | A: CUB | P_1 | B: Market | P_1 | {heads} |", "|---" * 8 + "|"]
+    found = {}
+    for name in TUNED_ON:
+        text = (RESULTS / f"heads_chosen_{name}.json").read_text(encoding="utf-8")
+        found[name] = json.loads(text)
+    for method in FIRST:
+        shown = " | ".join(
+            f"{_settings(found[name][method])} | {found[name][method]['p_1']:.3f}"
+            for name in TUNED_ON
+        )
+        counts = []
+        for name in SETS:
+            taken = [c[method]["chosen"] for key, c in cells.items() if key[0] == name]
+            counts.append(f"{taken.count(TUNED_ON[1])} of {len(taken)}" if any(taken) else "–")
+        lines.append(f"| {method} | {shown} | {' | '.join(counts)} |")
+    return lines
+
+
+def both_rules(cells: dict[Cell, dict[str, Row]], rows: Iterable[Row]) -> list[list[Any]]:
+    """Mean P_1 by set over the cells that both rules have: by the trial, and with CUB's setting."""
+    alone = {(*(row[name] for name in Table.KEY),): float(row["p_1"]) for row in rows}
+    lines = []
+    for method in FIRST:
+        line: list[Any] = [method]
+        for name in SETS:
+            keys = [key for key in cells if key[0] == name and (*key, method) in alone]
+            tried = [float(cells[key][method]["p_1"]) for key in keys]
+            line += [f"{np.mean(tried):.3f}", f"{np.mean([alone[*k, method] for k in keys]):.3f}"]
+        lines.append(line)
+    return lines
+
+
+def _settings(given: Mapping[str, Any]) -> str:
+    """What differs from the plain candidate, in words of a run file."""
+    own = [f"{name} {value}" for name, value in given["method"].items() if name != "name" and value]
+    if given["start"] != "random":
+        own.append(f"start {given['start']}")
+    if given["class_rows"] != "old-centres":
+        own.append(f"class rows {given['class_rows']}")
+    if given["mixup"]:
+        own.append(f"mixup {given['mixup']}")
+    own += [f"{name} {value}" for name, value in given["protocol"].items()]
+    return ", ".join(own)
+
+
+@dataclass
+class Output:
+    """Files as they should be, by path: CSV files, and pages with tables between two marks."""
+
+    texts: dict[Path, str] = field(default_factory=dict)
+
+    def table(self, name: str, head: Sequence[str], lines: Sequence[Sequence[Any]]) -> None:
+        file = io.StringIO()
+        writer = csv.writer(file)
+        writer.writerow(head)
+        writer.writerows(lines)
+        self.texts[RESULTS / f"{name}.csv"] = file.getvalue()
+        self.on_page(name, as_markdown(head, lines))
+
+    def on_page(self, name: str, lines: Sequence[str], *, page: Path = PAGE) -> None:
+        text = self.texts.get(page) or _read(page)
+        before, start, rest = text.partition(f"<!-- {name} -->\n")
+        _, end, after = rest.partition("<!-- end -->")
+        if not (start and end):
+            raise SystemExit(f"{page}: no marks of {name}")
+        self.texts[page] = before + start + "\n".join(lines) + "\n" + end + after
+
+    def stale(self) -> list[Path]:
+        return [path for path, text in self.texts.items() if _read(path) != text]
+
+
+def as_markdown(head: Sequence[str], lines: Sequence[Sequence[Any]]) -> list[str]:
     rows = ["| " + " | ".join(str(value) for value in line) + " |" for line in lines]
-    on_page(name, ["| " + " | ".join(head) + " |", "|---" * len(head) + "|", *rows])
+    return ["| " + " | ".join(head) + " |", "|---" * len(head) + "|", *rows]
 
 
-def on_page(name: str, lines: Sequence[str]) -> None:
-    """Between the two marks of this name."""
-    print(f"\n{name}", *lines, sep="\n")
-    text = PAGE.read_text(encoding="utf-8")
-    before, start, rest = text.partition(f"<!-- {name} -->\n")
-    _, end, after = rest.partition("<!-- end -->")
-    if not (start and end):
-        raise SystemExit(f"{PAGE}: no marks of {name}")
-    PAGE.write_text(before + start + "\n".join(lines) + "\n" + end + after, encoding="utf-8")
+def _read(path: Path) -> str:
+    if not path.exists():
+        return ""
+    with path.open(newline="", encoding="utf-8") as file:
+        return file.read()
+
+
+def parts_changed(rows: Iterable[Row]) -> list[list[Any]]:
+    """Each arm beside the plain setting of CUB over the same cells, in whichever it was run."""
+    found: dict[str, dict[Cell, Row]] = defaultdict(dict)
+    for row in rows:
+        key = (row["set"], row["allocation"], row["split"], row["seed"])
+        found[row["method"]][key] = row
+    lines = []
+    for arm in sorted(name for name in found if ":" in name):
+        base = f"{re.split('[: ]', arm)[0]}: chosen on CUB"
+        base = "independent" if arm.startswith("independent") else base
+        if arm == base:
+            continue
+        cells = [key for key in found[arm] if key in found[base]]
+        values = []
+        for column in ("p_1", "cross", "self"):
+            for name in (arm, base):
+                values.append(float(np.mean([float(found[name][k][column]) for k in cells])))
+        lines.append([arm, len(cells), *(f"{value:.3f}" for value in values)])
+    return lines
 
 
 def fine_tuned() -> list[str]:
@@ -205,12 +301,48 @@ def strengths() -> list[str]:
     settings = {method: row["settings"] for cell in whole.values() for method, row in cell.items()}
     for method in sorted(names, key=lambda name: (-round(float(np.mean(means[name])), 4), name)):
         given = json.loads(settings[method])
-        shown = ", ".join(f"{k} {v}" for k, v in given["method"].items() if k != "name" and v)
-        if "instead" in given:
-            shown = "**by held-out classes**"
         cut = " | ".join(f"{value:.3f}" for value in (*means[method], np.mean(means[method])))
-        lines.append(f"| {method.partition('#')[0]} | {shown} | {cut} |")
+        lines.append(f"| {method.partition('#')[0]} | {_settings(given)} | {cut} |")
     return lines
+
+
+def compared(output: Output, name: str) -> dict[Cell, dict[str, Row]]:
+    """Count, summary, P_1 by set and allocation, and the criteria of one file; its whole cells."""
+    with (RESULTS / f"{name}.csv").open(newline="", encoding="utf-8") as file:
+        cells = whole_cells(csv.DictReader(file))
+    count = f"{len(cells)} of {CELLS} cells have been run with all methods."
+    output.on_page(f"{name}_count", [count])
+    output.table(f"{name}_summary", SUMMARY, summary(cells, METHODS))
+    p_1 = by_allocation(cells, "p_1")
+    runs = {key: sum(cell[:2] == key for cell in cells) for key in p_1}
+    lines = [[*key, runs[key], *(round(v, 3) for v in line.values())] for key, line in p_1.items()]
+    output.table(f"{name}_p1", ["set", "allocation", "runs", *METHODS], lines)
+    output.on_page(f"{name}_criteria", [f"- {line}" for line in said_beforehand(cells)])
+    return cells
+
+
+def made() -> tuple[Output, dict[Cell, dict[str, Row]]]:
+    """All tables but the paired intervals, which are read as they are."""
+    output = Output()
+    cells = compared(output, "heads")
+    output.on_page(
+        "heads_summary",
+        as_markdown(SUMMARY, summary(cells, METHODS)),
+        page=DOCS / "benchmarks.md",
+    )
+    compared(output, "heads_one_setting")
+    output.on_page("heads_settings", settings_chosen(cells))
+    with (RESULTS / "heads_one_setting.csv").open(newline="", encoding="utf-8") as file:
+        head = ["method", *(text for name in SETS for text in (f"{name}: trial", "A alone"))]
+        output.table("heads_rules", head, both_rules(cells, csv.DictReader(file)))
+    with (RESULTS / "heads.csv").open(newline="", encoding="utf-8") as file:
+        output.table("heads_parts", PARTS, parts_changed(csv.DictReader(file)))
+    output.on_page("market_finetune", fine_tuned())
+    output.on_page("heads_strength", strengths())
+    with (RESULTS / "heads_paired.csv").open(newline="", encoding="utf-8") as file:
+        head, *lines = csv.reader(file)
+    output.on_page("heads_paired", as_markdown(head, lines))
+    return output, cells
 
 
 def main() -> None:
@@ -218,29 +350,25 @@ def main() -> None:
     parser.add_argument("--lists", type=Path)
     parser.add_argument("--flowers", type=Path)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if it would")
     given = parser.parse_args()
-    with (RESULTS / "heads.csv").open(newline="", encoding="utf-8") as file:
-        cells = whole_cells(csv.DictReader(file))
-    on_page("heads_count", [f"{len(cells)} of {CELLS} cells have been run with all methods."])
-    head = ["method", "P_1", "cross / old self", "self / upper", "negative flips", "cross > old"]
-    write("heads_summary", head, summary(cells, METHODS))
-    parts = sorted({m for cell in cells.values() for m in cell if ":" in m})
-    with_parts = {key: cell for key, cell in cells.items() if any(m in cell for m in parts)}
-    write("heads_parts", head, summary(with_parts, [OURS, *parts]))
-    p_1 = by_allocation(cells, "p_1")
-    runs = {key: sum(cell[:2] == key for cell in cells) for key in p_1}
-    lines = [[*key, runs[key], *(round(v, 3) for v in line.values())] for key, line in p_1.items()]
-    write("heads_p1", ["set", "allocation", "runs", *METHODS], lines)
-    on_page("market_finetune", fine_tuned())
-    on_page("heads_strength", strengths())
-    on_page("heads_criteria", [f"- {line}" for line in said_beforehand(cells)])
+    output, cells = made()
+    if given.check:
+        if output.stale():
+            names = ", ".join(str(path) for path in output.stale())
+            raise SystemExit(f"{names}: not as the results are; run benchmarks/heads_table.py")
+        return
     if given.lists is not None:
         names = sorted({key[0] for key in cells})
         data = {name: load(name, lists=given.lists, flowers=given.flowers) for name in names}
         labels = {name: found.labels[found.query] for name, found in data.items()}
         head = ["set", "allocation", "runs", "best other", "cross", "low", "high"]
         lines = paired(cells, given.out / "per_query", labels)
-        write("heads_paired", [*head, "self", "self low", "self high"], lines)
+        output.table("heads_paired", [*head, "self", "self low", "self high"], lines)
+    for path in output.stale():
+        with path.open("w", newline="", encoding="utf-8") as file:
+            file.write(output.texts[path])
+        print(f"{path}: written")
 
 
 if __name__ == "__main__":
