@@ -690,7 +690,7 @@ class Gallery:
             For each query its hits.
         """
         rules.check_k(k)
-        return self._session.search(
+        return self._session.searcher.search(
             [Query(*query) for query in queries],
             k=k,
             filter=_filter(filter),
@@ -722,7 +722,7 @@ class Gallery:
         """
         rules.check_k(k)
         queries = self._session.stored_queries(self.get(id))
-        hits = self._session.search(
+        hits = self._session.searcher.search(
             queries, k=k + 1, filter=_filter(filter), exact=exact, threshold=None
         )[0]
         return [hit for hit in hits if hit.id != id][:k]

@@ -9,6 +9,7 @@ spaces separately, their candidates are merged before the catalogue is asked wha
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -80,6 +81,7 @@ class Searcher:
         self._maintenance, self._beacon = maintenance, beacon
         self._bridges: dict[str, Bridge] = {}
         self._samples: dict[tuple[str, str], Float64] = {}  # prepared, by digest and space
+        self.replica: Searcher | None = None  # which answers instead
 
     def search(
         self,
@@ -93,6 +95,17 @@ class Searcher:
         client: str | None = None,
     ) -> list[list[Hit]]:
         """Every search of every caller: by the state of the upgrade; again if that changes."""
+        if self.replica is not None:
+            with contextlib.suppress(SpaceMismatch):  # a space that it does not know yet
+                return self.replica.search(
+                    queries,
+                    k=k,
+                    filter=filter,
+                    exact=exact,
+                    threshold=threshold,
+                    arm=arm,
+                    client=client,
+                )
         for _ in range(STATE_CHANGES):
             snapshot = self._catalogue.snapshot()
             try:

@@ -5,16 +5,15 @@ Several `Gallery` objects may share one (each acting under another name).
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from sqlalchemy import Connection, func, select
 
-from midspan.errors import GalleryError, SpaceMismatch, StateChanged, UnknownId
+from midspan.errors import GalleryError, StateChanged, UnknownId
 from midspan.gallery import rules
 from midspan.gallery.adoption.binding import SETTING
 from midspan.gallery.catalogue import items
@@ -26,7 +25,7 @@ from midspan.gallery.engines.base import Engine, IndexesPayloads, IndexStatus
 from midspan.gallery.filters import Filter, Path
 from midspan.gallery.location import Location
 from midspan.gallery.maintenance import Maintenance
-from midspan.gallery.records import AuditEvent, Counts, Hit, Item, Record
+from midspan.gallery.records import AuditEvent, Counts, Item, Record
 from midspan.gallery.routing import Query
 from midspan.gallery.search import Searcher
 from midspan.gallery.search_log import LatencyBeacon
@@ -109,6 +108,7 @@ class Session:
                 session.close()
                 raise
             session.replica.maintenance.stop()  # it writes
+            session.searcher.replica = session.replica.searcher
         return session
 
     def close(self) -> None:
@@ -122,13 +122,6 @@ class Session:
         self.catalogue.close()
 
     # ---- reading
-
-    def search(self, queries: Sequence[Query], **how: Any) -> list[list[Hit]]:
-        """See Searcher.search. A space that a replica does not know yet is the primary's."""
-        if self.replica is not None:
-            with contextlib.suppress(SpaceMismatch):
-                return self.replica.searcher.search(queries, **how)
-        return self.searcher.search(queries, **how)
 
     def count(self) -> Counts:
         with self.catalogue.reading() as connection:
