@@ -15,11 +15,12 @@ import torch
 from midspan.encoders import Encoder, OnnxEncoder, build_encoder, load_embedder, load_encoder
 from midspan.encoders.onnx_export import export_onnx
 from midspan.encoders.runtimes import auto, check_runtime
-from midspan.encoders.runtimes.auto import AutoEncoder, known_graph, largest_difference
+from midspan.encoders.runtimes.auto import AutoEncoder, known_graph
 from midspan.encoders.runtimes.graph_cache import (
     Verdict,
     export_lock,
     graph_path,
+    largest_difference,
     read_verdict,
     write_verdict,
 )

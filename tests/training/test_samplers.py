@@ -54,7 +54,7 @@ def test_balanced_batches_have_p_classes_of_k_images() -> None:
 
 
 def test_sampler_impossible_batch_raises_config_error() -> None:
-    with pytest.raises(ConfigError, match="only 6 classes"):
+    with pytest.raises(ConfigError, match="expected classes_per_batch of at most 6"):
         Balanced(classes_per_batch=7).batches(LABELS, seed=0, epoch=0)
     with pytest.raises(ConfigError, match="expected batch_size of at least 1, got 0"):
         Shuffled(batch_size=0)

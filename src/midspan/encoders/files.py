@@ -154,7 +154,7 @@ def _read_config(path: Path) -> dict[str, Any]:
             hint = f"it is a transformers model: load it as 'hf:{path.parent}'"
         elif "pretrained_cfg" in config:
             hint = f"it is a timm model: load it as 'timm:local-dir:{path.parent}'"
-        raise FormatError(f"{path}: not an encoder of ours; {hint}")
+        raise FormatError(f"{path}: not an encoder of midspan; {hint}")
     if config.get("version") != VERSION:
         raise FormatError(
             f"{path}: written in version {config.get('version')!r} of the format, this midspan "

@@ -41,11 +41,13 @@ class Preprocessing:
 
     def __post_init__(self) -> None:
         if self.height < 1 or self.width < 1:
-            raise EncoderError(f"images of {self.height} x {self.width} px cannot be made")
+            raise EncoderError(
+                f"expected a positive height and width, got {self.height} x {self.width} px"
+            )
         if self.channels not in get_args(Channels):
-            raise EncoderError(f"images have 1 or 3 channels, not {self.channels!r}")
+            raise EncoderError(f"expected 1 or 3 channels, got {self.channels!r}")
         if self.fit not in get_args(Fit):
-            raise EncoderError(f"fit is {self.fit!r}; use 'squash' or 'crop'")
+            raise EncoderError(f"fit: expected 'squash' or 'crop', got {self.fit!r}")
         object.__setattr__(self, "mean", tuple(float(value) for value in self.mean))
         object.__setattr__(self, "std", tuple(float(value) for value in self.std))
         if not len(self.mean) == len(self.std) == self.channels:

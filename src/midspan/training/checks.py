@@ -38,8 +38,8 @@ def check_config(config: RunConfig) -> None:
                 raise ConfigError(f"[evaluate] metrics: {error}") from error
     if not 0 < config.evaluate.validation_fraction < 1:
         raise ConfigError(
-            f"[evaluate] validation_fraction = {config.evaluate.validation_fraction}: expected a "
-            "share between 0 and 1"
+            "[evaluate] validation_fraction: expected a share between 0 and 1, got "
+            f"{config.evaluate.validation_fraction}"
         )
     if config.train.tensorboard and find_spec("tensorboard") is None:
         raise MissingDependency(
@@ -87,7 +87,9 @@ def _check_data(config: RunConfig) -> None:
     settings = dict(config.data)
     name = settings.pop("name", None)
     if not isinstance(name, str):
-        raise ConfigError(f"[data] needs a name; one of {', '.join(sorted(SOURCES))}")
+        raise ConfigError(
+            f"[data] name: expected one of {', '.join(sorted(SOURCES))}, got {name!r}"
+        )
     target = look_up(SOURCES, name, what="data")
     check_settings(target, settings, where=f"[data] name = {name!r}")
 

@@ -157,7 +157,7 @@ class RunSummary:
 def list_runs(root: Path) -> list[RunSummary]:
     """All runs in and below `root`, newest first."""
     if not root.is_dir():
-        raise RunError(f"{root}: no such folder; runs are made by midspan train")
+        raise RunError(f"{root}: no such folder; runs are created by midspan train")
     paths = [path.parent for path in root.rglob(CONFIG)]
     return sorted((_summary(path) for path in paths), key=lambda run: run.changed, reverse=True)
 

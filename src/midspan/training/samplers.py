@@ -47,7 +47,8 @@ class Balanced:
         present, counts = np.unique(labels, return_counts=True)
         if len(present) < self.classes:
             raise ConfigError(
-                f"classes_per_batch = {self.classes}, but only {len(present)} classes have images"
+                f"expected classes_per_batch of at most {len(present)}, the classes with images, "
+                f"got {self.classes}"
             )
         order = np.argsort(labels, kind="stable")
         groups = np.split(order, np.cumsum(counts)[:-1])

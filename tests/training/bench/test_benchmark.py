@@ -204,7 +204,7 @@ def test_bench_runs_that_need_a_failed_run_fail_with_it(tmp_path: Path) -> None:
     reasons = list(result.failures.values())
     assert len(reasons) == 3
     assert "no test split" in reasons[0]
-    assert sum("not begun, since" in reason for reason in reasons) == 2
+    assert sum("not started, because" in reason for reason in reasons) == 2
 
 
 def children(pid: int) -> list[str]:

@@ -92,7 +92,7 @@ def _check_folders(jobs: Sequence[BenchJob]) -> None:
         if before != now:
             changed = sorted(now - before) or sorted(before - now)
             raise RunError(
-                f"{job.folder} was made with other settings (now {'; '.join(changed[:3])}); "
+                f"{job.folder} was created with other settings (now {'; '.join(changed[:3])}); "
                 "choose another `out`, or remove that folder to train it again"
             )
 
