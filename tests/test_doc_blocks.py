@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import typer
 from PIL import Image
+from typer.testing import CliRunner
 
 import midspan as ms
 from midspan.cli import app
@@ -158,6 +159,34 @@ def test_python_of_a_page_runs_in_a_world_that_it_takes_for_granted(
 def test_python_that_needs_a_server_compiles(page: str) -> None:
     for block in python_blocks(page):
         compile(block, page, "exec")
+
+
+@pytest.mark.slow
+def test_commands_of_the_photo_tutorial_run_on_made_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With small encoders in place of the pretrained ones, whose weights are a download."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MIDSPAN_CACHE", str(tmp_path / "cache"))
+    rng = np.random.default_rng(0)
+    for kind in "ab":
+        Path("photos", kind).mkdir(parents=True)
+        for number in range(8):
+            pixels = rng.integers(0, 255, (32, 32, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(f"photos/{kind}/{number}.jpg")
+    for dim, name in ((8, "efficientnet-lite0"), (12, "efficientnet-lite2")):
+        build_encoder(backbone="small-cnn", dim=dim, seed=dim, name=name).save(f"encoders/{name}")
+    text = (DOCS / "tutorials" / "photos.md").read_text(encoding="utf-8")
+    lines = re.findall(r"^\$ midspan (.*)$", text, flags=re.MULTILINE)
+    assert len(lines) >= 8
+    for line in lines:
+        words = line.replace("--encoder ", "--encoder encoders/").split()
+        if words[:2] == ["upgrade", "finish"]:
+            words += ["--override", "made images decide nothing"]
+        done = CliRunner().invoke(app, words)
+        assert done.exit_code in (0, 1, 3), (line, done.output, done.exception)
+    with ms.Gallery.open("birds.midspan") as gallery:
+        assert gallery.space.name == "efficientnet-lite0"
 
 
 def documented_commands() -> Iterator[tuple[str, list[str]]]:

@@ -509,8 +509,16 @@ class Gallery:
         return self._session.items.delete(ids)
 
     def expire_by(self, field: str | tuple[str, ...] | None) -> None:
-        """Items go when the time in this payload field (seconds since 1970) has passed; None: no
-        more. Whoever has the gallery open removes them, within a minute or so."""
+        """Let items end: they go when the time in a payload field has passed.
+
+        Whoever has the gallery open removes them, within a minute or so.
+
+        Args:
+            field: Of seconds since 1970, such as "until"; None: items have no end any more.
+
+        Raises:
+            GalleryError: The items are those of an application's table.
+        """
         if self.owner is not None:
             raise GalleryError(
                 f"{self.location}: its items are those of {self.owner}; delete them there"
@@ -520,12 +528,20 @@ class Gallery:
         self.set_setting("expires", json.dumps(path), event=event)
 
     def expires_by(self) -> str | None:
-        """The field, if there is one."""
+        """The payload field that says when an item expires.
+
+        Returns:
+            The field, or None if items have no end.
+        """
         path = self._session.maintenance.expires_by()
         return None if path is None else ".".join(path)
 
     def expire(self) -> int:
-        """Remove what has expired now; returns how many items."""
+        """Remove what has expired now.
+
+        Returns:
+            How many items went.
+        """
         return self._session.maintenance.expire()
 
     def drop_vectors(self, space: str, *, event: AuditEvent | None = None) -> int:
