@@ -34,7 +34,10 @@ from tests.client.servers import Reply, Stub, Watched
 from tests.service.shop import Shop, encoded, name, new_vectors
 
 PAGE = {("GET", "/"), ("GET", "/page/{name}"), ("GET", "/docs")}  # for browsers
-ANY_QUERY = {("POST", "/v1/search")}  # the client asks by the kind of its query
+ANY_QUERY = {  # the client asks by the kind of its query, and for vectors where ids are plain
+    ("POST", "/v1/search"),
+    ("GET", "/v1/items/{id:path}/vector"),
+}
 PATIENCE = 60.0
 
 VERBS: dict[tuple[str, str], Callable[[Client], object]] = {

@@ -26,7 +26,7 @@ def vector_of(client: TestClient, number: int) -> list[float]:
 
 
 def post(client: TestClient, path: str, body: Any) -> Any:
-    answer = client.post(path, json=body)
+    answer = client.post(path, json=body, headers={"Prefer": "wait=120"})  # the machine may be busy
     assert answer.status_code == 200, answer.text
     return answer.json()
 
