@@ -26,7 +26,7 @@ import numpy as np
 from PIL import Image
 
 import midspan as ms
-from midspan.data import ImageSet, font_glyphs
+from midspan.data import ImageSet, ImageSize, font_glyphs
 
 SIZE = 112  # pixels of an image; the encoders take 28
 SHARE = 0.45  # of the items that have new vectors in the pictures
@@ -66,7 +66,7 @@ def drawn_larger(classes: int) -> ImageSet:
 
 
 def write_images(images: ImageSet, folder: Path) -> None:
-    pixels = images.load(np.arange(len(images)), height=SIZE, width=SIZE, channels=1)
+    pixels = images.load(np.arange(len(images)), ImageSize(SIZE, SIZE, 1))
     for id, picture in zip(images.ids.tolist(), pixels, strict=True):
         path = folder / f"{id}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
