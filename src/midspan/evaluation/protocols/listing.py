@@ -155,7 +155,8 @@ def known_rows(
     if not known.all() and not skip_missing:
         raise UnknownId(
             f"{int((~known).sum())} of {len(ids)} ids of the protocol have no vector, first "
-            f"{str(ids[~known][0])!r}; embed them, or (in Python) use skip_missing=True to {meaning}"
+            f"{str(ids[~known][0])!r}; embed them, or (in Python) use skip_missing=True to "
+            f"{meaning}"
         )
     if not known.any():
         raise UnknownId(
