@@ -181,7 +181,7 @@ def test_eval_json_contract(run: Run, tmp_path: Path) -> None:
     code, out, _ = run("eval", "--query", path, "--metrics", "map,recall@1,map@r", "--json")
     assert code == 0
     document = json.loads(out)
-    assert set(document) == {"protocol", "n_queries", "n_gallery", "metrics"}
+    assert set(document) == {"protocol", "n_queries", "n_answerable", "n_gallery", "metrics"}
     assert document["protocol"] == "leave-one-out"
     assert set(document["metrics"]) == {"map", "recall@1", "map@r"}
     assert all(0 < value <= 1 for value in document["metrics"].values())

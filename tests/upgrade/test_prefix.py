@@ -9,6 +9,7 @@ import pytest
 
 from midspan import Embeddings, Gallery, Space, Upgrade
 from midspan.errors import SpaceMismatch
+from midspan.spaces import FloatArray
 
 OLD = Space("old", 8, fingerprint="old-8")
 NEW = Space("new", 12, fingerprint="new-12", compatible_with=("old-8",), compatible_dims=8)
@@ -30,7 +31,7 @@ def pair() -> tuple[Embeddings, Embeddings]:
     )
 
 
-def nearest(query: np.ndarray, items: np.ndarray) -> str:  # type: ignore[type-arg]
+def nearest(query: FloatArray, items: FloatArray) -> str:
     unit = items / np.linalg.norm(items, axis=1, keepdims=True)
     return f"i{int(np.argmax(unit @ query)):02d}"
 
