@@ -143,7 +143,7 @@ class Runner:
                 row = row | taken | {"settings": candidate.to_json()}
                 self.table.add(cell.key(name), {k: row[k] for k in row if k not in Table.KEY})
                 continue
-            trained = self._train(data, cell, old, settled)
+            trained = self.train(data, cell, old, settled)
             query, gallery = self._embedded(cell, trained.encoder)
             own = data.judge(query, gallery)
             dims = old_gallery.shape[1]
@@ -155,7 +155,7 @@ class Runner:
             taken = {"seconds": trained.seconds + trial_seconds, "chosen": chosen}
             self.table.add(cell.key(name), {**values, **taken, "settings": candidate.to_json()})
 
-    def _train(self, data: HeadsData, cell: Cell, old: Old, candidate: Candidate) -> Trained:
+    def train(self, data: HeadsData, cell: Cell, old: Old, candidate: Candidate) -> Trained:
         return train_new(
             data,
             old,
@@ -177,7 +177,7 @@ class Runner:
 
         def trial(tried: Candidate, kept: IntArray, held: IntArray) -> FloatArray:
             nonlocal seconds
-            trained = self._train(replace(data, train=data.train[kept]), cell, old, tried)
+            trained = self.train(replace(data, train=data.train[kept]), cell, old, tried)
             seconds += trained.seconds
             return embed(trained.encoder, data.features[cell.backbone][data.train[held]])
 

@@ -78,6 +78,8 @@ def figure(table: Table, path: Path) -> None:
         axes.set_ylabel("mAP")
         axes.legend()
     right.set_xscale("log")
+    right.set_xticks(STEPS, [str(steps) for steps in STEPS])
+    right.set_xticks([], minor=True)
     shown.tight_layout()
     shown.savefig(path, dpi=90)
 

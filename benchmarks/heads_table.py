@@ -339,9 +339,10 @@ def made() -> tuple[Output, dict[Cell, dict[str, Row]]]:
         output.table("heads_parts", PARTS, parts_changed(csv.DictReader(file)))
     output.on_page("market_finetune", fine_tuned())
     output.on_page("heads_strength", strengths())
-    with (RESULTS / "heads_paired.csv").open(newline="", encoding="utf-8") as file:
-        head, *lines = csv.reader(file)
-    output.on_page("heads_paired", as_markdown(head, lines))
+    for name in ("heads_paired", "heads_geometry"):
+        with (RESULTS / f"{name}.csv").open(newline="", encoding="utf-8") as file:
+            head, *lines = csv.reader(file)
+        output.on_page(name, as_markdown(head, lines))
     return output, cells
 
 

@@ -1,0 +1,21 @@
+"""docs/heads.md and docs/benchmarks.md show what the heads tier measured, as it is now."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_the_tables_are_those_of_the_result_files() -> None:
+    found = subprocess.run(
+        [sys.executable, str(ROOT / "benchmarks" / "heads_table.py"), "--check"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert found.returncode == 0, found.stderr
