@@ -306,6 +306,10 @@ def REFERENCES(
     return {
         "trusted_matching: chosen on CUB": ours,
         "trusted_matching: chosen on Market": market["trusted_matching"],
+        # no other grid has a candidate of 400 steps
+        "trusted_matching: chosen on Market but 300 steps": replace(
+            market["trusted_matching"], protocol={"steps": 300}
+        ),
         "trusted_matching: pull alone": Candidate(MATCHED),
         "trusted_matching: with classes": Candidate(WITH_CLASSES),
         "independent: 256 dims": Candidate({"name": "independent"}, dim=256),
