@@ -55,7 +55,7 @@ ALLOCATIONS = (
     "extended-backbone-data",
 )
 BRIDGES = ("ridge", "kernel")
-OURS = "trusted_matching"
+OURS = "trusted-matching"
 TUNED_ON = ("cub", "market")  # where the two settings of a method come from
 
 

@@ -55,7 +55,7 @@ def _grid(name: str, *settings: Mapping[str, Any]) -> list[Candidate]:
 
 def _trusted(pull: float, others: float, *, mixup: float = 0.5, start: str = "ridge") -> Candidate:
     method = {
-        "name": "trusted_matching",
+        "name": "trusted-matching",
         "pull_weight": pull,
         "class_weight": others,
         "contrast_weight": others,
@@ -70,8 +70,8 @@ FIRST: dict[str, list[Candidate]] = {
     "lce": _grid(
         "lce", *({"align": a, "boundary": b} for a in (1.0, 10.0, 100.0) for b in (1.0, 10.0))
     ),
-    "hot_refresh": _grid(
-        "hot_refresh", *({"weight": w, "temperature": t} for w in THREE for t in (0.05, 0.1))
+    "hot-refresh": _grid(
+        "hot-refresh", *({"weight": w, "temperature": t} for w in THREE for t in (0.05, 0.1))
     ),
     "unibct": _grid("unibct", *({"weight": w, "scale": s} for w in THREE for s in (12.0, 24.0))),
     "advbct": _grid(
@@ -79,7 +79,7 @@ FIRST: dict[str, list[Candidate]] = {
         *({"p2s_weight": w, "threshold": t} for w in (1.0, 10.0, 100.0) for t in (0.4, 1.0)),
     ),
     "mixbct": _grid("mixbct", *({"share": s} for s in (0.1, 0.2, 0.3, 0.5, 0.7, 0.9))),
-    "trusted_matching": [_trusted(p, w) for p in (1.0, 3.0, 10.0) for w in (0.3, 1.0)],
+    "trusted-matching": [_trusted(p, w) for p in (1.0, 3.0, 10.0) for w in (0.3, 1.0)],
 }
 
 # A second round for every method, around what was best in the first one.
@@ -97,8 +97,8 @@ SECOND: dict[str, list[Candidate]] = {
     "lce": _grid(
         "lce", *({"align": a, "boundary": b} for a in (0.1, 1.0) for b in (10.0, 30.0, 100.0))
     ),
-    "hot_refresh": _grid(
-        "hot_refresh",
+    "hot-refresh": _grid(
+        "hot-refresh",
         *({"weight": w, "temperature": 0.2} for w in (1.0, 3.0)),
         *({"weight": w, "temperature": 0.05} for w in (0.5, 2.0)),
         *({"weight": w, "temperature": 0.05, "hardest": 0} for w in (1.0, 3.0)),
@@ -119,7 +119,7 @@ SECOND: dict[str, list[Candidate]] = {
         *({"share": s} for s in (0.25, 0.35, 0.4)),
         *({"share": s, "credible": 0.5} for s in (0.2, 0.3, 0.4)),
     ),
-    "trusted_matching": [
+    "trusted-matching": [
         _trusted(1.0, 0.1),
         _trusted(1.0, 0.0, mixup=0.25),
         _trusted(3.0, 0.1, mixup=0.25),
@@ -146,7 +146,7 @@ def _pull(
     weight: float, *, others: float = 0.0, trust: float = 0.0, whitening: float = 0.0, **more: Any
 ) -> Candidate:
     method = {
-        "name": "trusted_matching",
+        "name": "trusted-matching",
         "pull_weight": weight,
         "class_weight": others,
         "contrast_weight": others,
@@ -158,7 +158,7 @@ def _pull(
 
 # Found for ours on validation classes of all three sets (`heads.py strength`).
 MATCHED = {
-    "name": "trusted_matching",
+    "name": "trusted-matching",
     "pull_weight": 5.0,
     "class_weight": 0.0,
     "contrast_weight": 0.0,
@@ -194,8 +194,8 @@ THIRD: dict[str, list[Candidate]] = {
         *({"align": 10.0, "boundary": b, "slack": 0.1} for b in (10.0, 30.0)),
         *({"align": 10.0, "boundary": b, "boundary_form": "cosine"} for b in (10.0, 30.0, 100.0)),
     ),
-    "hot_refresh": _around(
-        "hot_refresh",
+    "hot-refresh": _around(
+        "hot-refresh",
         {"weight": 1.0, "temperature": 0.05, "hardest": 0},
         *({"weight": w, "temperature": 0.05, "hardest": 0} for w in (0.5, 0.7, 1.5, 2.0)),
         *(
@@ -235,7 +235,7 @@ THIRD: dict[str, list[Candidate]] = {
         *({"share": s} for s in (0.05, 0.15, 0.38, 0.42, 0.45, 0.6)),
         *({"share": s, "credible": 1.0} for s in (0.5, 0.6)),
     ),
-    "trusted_matching": [
+    "trusted-matching": [
         _pull(3.0, trust=0.05),
         _pull(4.0, trust=0.1),
         _pull(4.0, trust=0.2),
@@ -298,38 +298,38 @@ def REFERENCES(
 ) -> dict[str, Candidate]:
     """Rows beside the methods: ours with one setting, with parts of that of CUB changed, and arms
     of published methods that prove a part or not."""
-    ours = cub["trusted_matching"]
+    ours = cub["trusted-matching"]
 
     def variant(candidate: Candidate, **changes: Any) -> Candidate:
         return replace(candidate, method={**candidate.method, **changes})
 
     return {
-        "trusted_matching: chosen on CUB": ours,
-        "trusted_matching: chosen on Market": market["trusted_matching"],
+        "trusted-matching: chosen on CUB": ours,
+        "trusted-matching: chosen on Market": market["trusted-matching"],
         # no other grid has a candidate of 400 steps
-        "trusted_matching: chosen on Market but 300 steps": replace(
-            market["trusted_matching"], protocol={"steps": 300}
+        "trusted-matching: chosen on Market but 300 steps": replace(
+            market["trusted-matching"], protocol={"steps": 300}
         ),
-        "trusted_matching: pull alone": Candidate(MATCHED),
-        "trusted_matching: with classes": Candidate(WITH_CLASSES),
+        "trusted-matching: pull alone": Candidate(MATCHED),
+        "trusted-matching: with classes": Candidate(WITH_CLASSES),
         "independent: 256 dims": Candidate({"name": "independent"}, dim=256),
-        "trusted_matching chosen on CUB: 256 dims": replace(ours, dim=256),
-        "trusted_matching chosen on CUB: 256 dims without the prefix term": replace(
+        "trusted-matching chosen on CUB: 256 dims": replace(ours, dim=256),
+        "trusted-matching chosen on CUB: 256 dims without the prefix term": replace(
             variant(ours, prefix_weight=0.0), dim=256
         ),
-        "trusted_matching chosen on CUB: no whitening": variant(ours, whitening=0.0),
-        "trusted_matching chosen on CUB: trust": variant(ours, trust_width=0.05),
-        "trusted_matching chosen on CUB: class": variant(ours, class_weight=0.1),
-        "trusted_matching chosen on CUB: contrast": variant(ours, contrast_weight=0.1),
-        "trusted_matching chosen on CUB: class alone": variant(
+        "trusted-matching chosen on CUB: no whitening": variant(ours, whitening=0.0),
+        "trusted-matching chosen on CUB: trust": variant(ours, trust_width=0.05),
+        "trusted-matching chosen on CUB: class": variant(ours, class_weight=0.1),
+        "trusted-matching chosen on CUB: contrast": variant(ours, contrast_weight=0.1),
+        "trusted-matching chosen on CUB: class alone": variant(
             ours, pull_weight=0.0, class_weight=0.1
         ),
-        "trusted_matching chosen on CUB: contrast alone": variant(
+        "trusted-matching chosen on CUB: contrast alone": variant(
             ours, pull_weight=0.0, contrast_weight=0.1
         ),
-        "trusted_matching chosen on CUB: mixup": replace(ours, mixup=0.25),
-        "trusted_matching chosen on CUB: ridge start": replace(ours, start="ridge"),
-        "trusted_matching chosen on CUB: random class rows": replace(ours, class_rows="random"),
+        "trusted-matching chosen on CUB: mixup": replace(ours, mixup=0.25),
+        "trusted-matching chosen on CUB: ridge start": replace(ours, start="ridge"),
+        "trusted-matching chosen on CUB: random class rows": replace(ours, class_rows="random"),
         "unibct: chosen on CUB": cub["unibct"],
         "unibct: no refinement": variant(cub["unibct"], refine_at=[]),
         "advbct: chosen on CUB": cub["advbct"],

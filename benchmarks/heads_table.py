@@ -28,7 +28,7 @@ from heads import ALLOCATIONS, RESULTS, TUNED_ON, Table
 from heads_data import load
 from heads_grid import FIRST
 
-OURS = "trusted_matching"
+OURS = "trusted-matching"
 BRIDGES = ("independent + ridge", "independent + kernel")
 METHODS = (*FIRST, *BRIDGES)
 SETS = ("cub", "flowers", "market")
@@ -93,7 +93,7 @@ def said_beforehand(cells: dict[Cell, dict[str, Row]]) -> list[str]:
     others = [name for name in METHODS if name != OURS]
     best = sum(line[OURS] >= max(line[name] for name in others) for line in p_1.values())
     behind = max(max(line[name] for name in others) - line[OURS] for line in p_1.values())
-    fewer = sum(line[OURS] <= line["hot_refresh"] for line in flips.values())
+    fewer = sum(line[OURS] <= line["hot-refresh"] for line in flips.values())
     above = {
         name: sum(float(c[name]["cross"]) > float(c[name]["old_self"]) for c in cells.values())
         for name in METHODS
@@ -103,7 +103,7 @@ def said_beforehand(cells: dict[Cell, dict[str, Row]]) -> list[str]:
         f"cross above old self: {above[OURS]} of {len(cells)} cells; next {second}, "
         f"{above[second]}",
         f"best mean P_1 in {best} of {len(p_1)}; furthest behind the best: {max(behind, 0):.3f}",
-        f"negative flips at most those of hot_refresh in {fewer} of {len(flips)}",
+        f"negative flips at most those of hot-refresh in {fewer} of {len(flips)}",
     ]
 
 
