@@ -33,7 +33,9 @@ def place(engine: str, folder: Path) -> Iterator[Place]:
         home = Path(tempfile.mkdtemp(prefix=f"{engine}-", dir=folder))
         catalogue = f"catalogue={home / name}.db"
         where = home / "shop.midspan" if engine == "embedded" else home / "qdrant"
-        location = str(where) if engine == "embedded" else f"qdrant+local://{where}/{name}?{catalogue}"
+        location = (
+            str(where) if engine == "embedded" else f"qdrant+local://{where}/{name}?{catalogue}"
+        )
         try:
             yield Place(location, home)
         finally:

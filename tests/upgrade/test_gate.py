@@ -175,7 +175,9 @@ def test_what_cannot_be_compared_is_refused() -> None:
     )
     with pytest.raises(EvaluationError, match="share 0 ids"):
         gate(before=old, after=renamed)
-    with pytest.raises(EvaluationError, match=r"max_negative_flips = 1\.5"):
+    with pytest.raises(
+        EvaluationError, match=r"max_negative_flips.: expected a share between 0 and 1, got 1\.5"
+    ):
         gate(before=old, after=new, max_negative_flips=1.5)
     with pytest.raises(EvaluationError, match="no column 'city' to group by"):
         gate(before=old, after=new, group_column="city")

@@ -217,6 +217,7 @@ def embed_source(
             yield from side_by_side
 
     label = f"embed with {space.name}"
+    show = show and len(vectors) > 1  # nobody waits for one query
     with progress.bar(label, total=len(vectors), unit="items", show=show) as done:
         for rows, failed, out in computed(_blocks(len(vectors), batch_size)):
             for row, reason in failed:

@@ -53,8 +53,10 @@ async def as_job(request: Request, kind: str, work: Work, *, quick: bool = False
         quick=quick,
     )
     assert job.future is not None
-    await asyncio.wait({job.future}, timeout=_patience(request))
-    if job.future.done():
+    patience = _patience(request)
+    if patience:
+        await asyncio.wait({job.future}, timeout=patience)
+    if patience and job.future.done():
         result = job.future.result()
         context.worker.wake()
         return answer(result)

@@ -112,6 +112,7 @@ def make_plan(
     if sample is None and kept is not None:
         sample = Embeddings(kept[1].ids, kept[1].new, new)
     order = order or default_order(mode, sampled=kept is not None)
+    by_prefix = mode == "direct" and new.dim != old.dim
     seconds_each = None if embed is None else seconds_per_item(gallery, embed, new, notes)
     evidence, curve, size = None, None, 0
     if sample is not None and len(sample):
@@ -136,7 +137,7 @@ def make_plan(
         items=counts.items,
         to_embed=to_embed,
         searches_per_query=2
-        if mode in ("map-query", "both") or kept is not None or new.dim != old.dim
+        if mode in ("map-query", "both") or kept is not None or by_prefix
         else 1,
         encoders_per_query=2 if mode == "both" else 1,
         disk_bytes=vectors * (new.dim * 4 + ROW_BYTES),
