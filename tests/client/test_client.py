@@ -60,7 +60,7 @@ VERBS: dict[tuple[str, str], Callable[[Client], object]] = {
     ("POST", "/v1/items"): lambda client: client.add(_embeddings(client, "new")),
     ("GET", "/v1/items/{id:path}"): lambda client: client.get(name(3)),
     ("PUT", "/v1/items/{id:path}"): lambda client: client.put("new/1", image=encoded(3)),
-    ("PATCH", "/v1/items/{id:path}"): lambda client: client.annotate(name(3), {"a": 1}),
+    ("PATCH", "/v1/items/{id:path}"): lambda client: client.set_payload(name(3), {"a": 1}),
     ("DELETE", "/v1/items/{id:path}"): lambda client: client.delete(name(3)),
     ("GET", "/v1/thumbnails/{id:path}"): lambda client: client.thumbnail(name(4)),
     ("GET", "/v1/jobs"): lambda client: client.jobs.list(),
@@ -217,11 +217,13 @@ def test_items_come_and_go(client: Client) -> None:
     assert (item.payload["price"], item.spaces) == (99, written.spaces)
     assert client.thumbnail("a/b c", size=32)[:4] in (b"\x89PNG", b"\xff\xd8\xff\xe0")
     assert client.search(image=encoded(9), k=2)[0].score == pytest.approx(1.0, abs=1e-4)
-    assert client.annotate("a/b c", {"price": 1, "x": 2}).payload == {
+    assert client.set_payload("a/b c", {"price": 1, "x": 2}).payload == {
         **item.payload,
         "price": 1,
         "x": 2,
     }
+    with pytest.warns(DeprecationWarning, match=r"Client\.annotate is now Client\.set_payload"):
+        assert client.annotate("a/b c", {"x": 3}).payload["x"] == 3
     assert client.explore.replace_payload("a/b c", {"price": 1}).written == 1
     assert client.get("a/b c").payload == {"price": 1}
     assert [one.id for one in client.explore.containing("B C")] == ["a/b c"]
@@ -257,11 +259,11 @@ def test_many_items_go_in_several_requests(
 ) -> None:
     watched, _ = service
     many = _embeddings(client, *(f"m{n:04d}" for n in range(50)))
-    monkeypatch.setattr("midspan.client.portions.LARGEST_WRITE", 20)
+    monkeypatch.setattr("midspan.client.chunks.LARGEST_WRITE", 20)
     watched.keys.clear()
     assert client.add(many) == 50
     assert len(watched.keys) == len(set(watched.keys)) == 3
-    monkeypatch.setattr("midspan.client.portions.LARGEST_BODY", 2000)
+    monkeypatch.setattr("midspan.client.chunks.LARGEST_BODY", 2000)
     watched.keys.clear()
     assert client.replace(many) == 50
     assert len(watched.keys) > 5

@@ -28,7 +28,7 @@ def guarded(shop: Shop, tmp_path_factory: pytest.TempPathFactory) -> TestClient:
 
     place = make_gallery(shop, tmp_path_factory.mktemp("guarded") / "shop.midspan", count=5)
     app = create_app(open_core(shop, place), tokens=Tokens(TOKENS))
-    return TestClient(app, base_url=LOCAL)  # without its life: nothing runs, nothing changes
+    return TestClient(app, base_url=LOCAL)  # without its lifespan: nothing runs, nothing changes
 
 
 def ask(client: TestClient, route: Route, headers: dict[str, str]) -> int:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import pytest
 
 from midspan.service.batching import Batcher
+from midspan.service.bounded_executor import BoundedExecutor
 from midspan.service.errors import Overloaded
-from midspan.service.lanes import Lane
 
 
 class Work:
@@ -110,23 +110,23 @@ def test_closing_finishes_what_waits() -> None:
 
 
 def test_a_lane_is_bounded_and_counts_what_really_runs() -> None:
-    lane = Lane("test", threads=1, waiting=1)
+    executor = BoundedExecutor("test", threads=1, waiting=1)
     go = threading.Event()
 
     async def ask() -> None:
-        first = asyncio.ensure_future(lane.run(go.wait, 10))
-        second = asyncio.ensure_future(lane.run(lambda: 2))
+        first = asyncio.ensure_future(executor.run(go.wait, 10))
+        second = asyncio.ensure_future(executor.run(lambda: 2))
         await asyncio.sleep(0.01)
         with pytest.raises(Overloaded):
-            await lane.run(lambda: 3)
+            await executor.run(lambda: 3)
         second.cancel()  # the client left; the work is still in the queue
         await asyncio.sleep(0.01)
-        assert lane.depth == 2
+        assert executor.depth == 2
         go.set()
         assert await first is True
-        while lane.depth:
+        while executor.depth:
             await asyncio.sleep(0.01)
-        assert await lane.run(lambda: 4) == 4
+        assert await executor.run(lambda: 4) == 4
 
     asyncio.run(ask())
-    lane.close()
+    executor.close()

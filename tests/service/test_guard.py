@@ -96,8 +96,8 @@ def test_faults_show_no_internals(
     def broken() -> None:
         raise RuntimeError("the secret is 42")
 
-    standing = shared.app.state.galleries["default"].standing  # type: ignore[attr-defined]
-    monkeypatch.setattr(type(standing), "upgrade", lambda self: broken())
+    status = shared.app.state.galleries["default"].status  # type: ignore[attr-defined]
+    monkeypatch.setattr(type(status), "upgrade", lambda self: broken())
     with caplog.at_level(logging.ERROR, logger="midspan.service"):
         answer = shared.get("/v1/upgrade", headers={"x-request-id": "fault-1"})
     assert answer.status_code == 500

@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 
 from midspan.service.app import create_app
 from midspan.service.auth import Tokens
-from midspan.service.places import Places
+from midspan.service.image_roots import ImageRoots
 from midspan.service.settings import Limits
 from tests.service import corpus
 from tests.service.shop import LOCAL, Shop, make_gallery, open_core
@@ -118,7 +118,7 @@ def test_hostile_paths(hostile: TestClient, path: str) -> None:
 
 def test_only_what_lies_in_an_allowed_folder_may_be_shown(tmp_path: Path) -> None:
     images = tmp_path / "images"
-    places = Places(images=[images], uploads=None)
+    image_roots = ImageRoots(images=[images], uploads=None)
     shown = {
         f"{images}/a.png": True,
         f"{images}/sub/b.png": True,
@@ -133,4 +133,4 @@ def test_only_what_lies_in_an_allowed_folder_may_be_shown(tmp_path: Path) -> Non
         f"{images}/set.npz#3": True,
     }
     for _ in range(2):  # the second time from memory
-        assert {uri: places.may_show(uri) for uri in shown} == shown
+        assert {uri: image_roots.may_show(uri) for uri in shown} == shown

@@ -43,8 +43,8 @@ def test_an_item_put_as_image_is_embedded_stored_and_found(client: TestClient) -
     assert (item["payload"], item["revision"]) == ({"labels": 5}, 1)
     stored = Path(item["uri"])
     assert stored.read_bytes() == encoded(77)
-    assert core.places.uploads is not None
-    assert stored.is_relative_to(core.places.uploads)
+    assert core.image_roots.uploads is not None
+    assert stored.is_relative_to(core.image_roots.uploads)
     assert stored.stat().st_mode & 0o077 == 0
     found = client.post("/v1/search/image", files={"file": encoded(77)}).json()["results"][0]
     assert found["id"] == id
@@ -69,7 +69,7 @@ def test_the_file_names_of_clients_are_never_used(client: TestClient, tmp_path: 
     for id in ("..", "../../x", "/etc/passwd"):
         client.put(path(id), files={"file": encoded(9)})
     new = {file for file in tmp_path.rglob("*") if file.is_file()} - before
-    uploads = core_of(client).places.uploads
+    uploads = core_of(client).image_roots.uploads
     assert uploads is not None
     outside = [f for f in new if not f.is_relative_to(uploads) and ".midspan" not in f.name]
     assert outside == []
@@ -153,7 +153,7 @@ def test_writes_are_in_the_audit_trail_with_who(client: TestClient) -> None:
 
 def test_without_a_place_for_images_vectors_still_work(serve: Serve, tmp_path: Path) -> None:
     client = serve()
-    core_of(client).places.uploads = None
+    core_of(client).image_roots.uploads = None
     answer = client.put(path("x"), files={"file": encoded(1)})
     assert answer.status_code == 409
     assert "uploads" in answer.json()["error"]["message"]

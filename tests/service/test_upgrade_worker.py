@@ -7,7 +7,7 @@ import pytest
 
 from midspan.errors import ConfigError
 from midspan.gallery import AuditEvent
-from midspan.service.places import Places
+from midspan.service.image_roots import ImageRoots
 from midspan.service.quality import Quality
 from midspan.service.settings import GallerySettings, Limits, ServerSettings, read_settings
 from midspan.service.upgrade_worker import UpgradeWorker, run_request
@@ -103,20 +103,20 @@ def test_closing_stops_within_a_batch_and_keeps_the_wish(shop: Shop, tmp_path: P
 
 
 def test_stored_images_have_names_of_their_content(tmp_path: Path) -> None:
-    places = Places(images=(), uploads=tmp_path / "up")
-    first = places.store("a", b"one")
-    assert places.store("a", b"one") == first
-    assert len({first, places.store("a", b"two"), places.store("b", b"one")}) == 3
-    assert places.find(first)[0].read_bytes() == b"one"
-    assert places.may_show(first)
+    image_roots = ImageRoots(images=(), uploads=tmp_path / "up")
+    first = image_roots.store("a", b"one")
+    assert image_roots.store("a", b"one") == first
+    assert len({first, image_roots.store("a", b"two"), image_roots.store("b", b"one")}) == 3
+    assert image_roots.find(first)[0].read_bytes() == b"one"
+    assert image_roots.may_show(first)
     keep = tmp_path / "keep.image"
     keep.write_bytes(b"x")
     for not_ours in (str(keep), f"{tmp_path}/up/../keep.image", None, "s3://x/y.image"):
-        places.discard("a", not_ours)
+        image_roots.discard("a", not_ours)
     assert keep.exists()
-    places.discard("b", first)
+    image_roots.discard("b", first)
     assert Path(first).exists(), "another item's image went with an item that named it"
-    places.discard("a", first)
+    image_roots.discard("a", first)
     assert not Path(first).exists()
 
 
@@ -135,9 +135,9 @@ def test_rows_of_an_image_set_are_pictures_too(shop: Shop, tmp_path: Path) -> No
     core = open_core(shop, place, images=(tmp_path,))
     try:
         box = core.encoders.loaded[0].box
-        assert np.array_equal(core.pictures.pixels(f"{file}#2", box), images[2])
+        assert np.array_equal(core.image_loader.pixels(f"{file}#2", box), images[2])
         with pytest.raises(ImageError, match="4 rows"):
-            core.pictures.pixels(f"{file}#4", box)
+            core.image_loader.pixels(f"{file}#4", box)
     finally:
         close(core)
 

@@ -16,10 +16,10 @@ from typing import Any, Self
 import numpy as np
 
 from midspan.client.address import item_path
+from midspan.client.chunks import chunks
 from midspan.client.events import parse_events
 from midspan.client.explore import ExploreVerbs
 from midspan.client.jobs import JobVerbs
-from midspan.client.portions import portions
 from midspan.client.reading import read
 from midspan.client.transport import (
     GALLERIES,
@@ -31,6 +31,7 @@ from midspan.client.transport import (
     back_off,
 )
 from midspan.client.upgrade import UpgradeVerbs
+from midspan.deprecation import warn_renamed
 from midspan.errors import (
     ConfigError,
     ImageError,
@@ -395,7 +396,7 @@ class Client:
         """
         return self._write_items("replace", embeddings, also, uris=uris, payloads=payloads)
 
-    def annotate(self, id: str, payload: Mapping[str, Any]) -> Item:
+    def set_payload(self, id: str, payload: Mapping[str, Any]) -> Item:
         """Fields of the payload are set, those that are None removed; the rest stays.
 
         Args:
@@ -410,6 +411,22 @@ class Client:
         """
         path = item_path("/v1/items", id)
         return read(Item, self._write("PATCH", path, {"payload": dict(payload)}))
+
+    def annotate(self, id: str, payload: Mapping[str, Any]) -> Item:
+        """The old name of `set_payload`, for one more release.
+
+        Args:
+            id: Of the item.
+            payload: The fields.
+
+        Returns:
+            The item as it is now.
+
+        Raises:
+            UnknownId: It is not there.
+        """
+        warn_renamed("Client.annotate", "Client.set_payload")
+        return self.set_payload(id, payload)
 
     def delete(self, id: str) -> bool:
         """Remove an item with all of its vectors.
@@ -600,7 +617,7 @@ class Client:
                 raise ItemError(f"also has the id {unknown[0]!r:.80}, which is not among the items")
         whole = {"space": embeddings.space.fingerprint, "mode": mode}
         written = 0
-        for items in portions(embeddings, uris=uris, payloads=payloads, also=also):
+        for items in chunks(embeddings, uris=uris, payloads=payloads, also=also):
             found = self._write("POST", "/v1/items", {**whole, "items": items})
             written += read(Written, found).written
         return written

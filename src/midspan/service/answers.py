@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from midspan.gallery import Hit, Item, State
 from midspan.service.errors import JSON
-from midspan.service.places import Places
+from midspan.service.image_roots import ImageRoots
 from midspan.upgrade import Record
 
 
@@ -44,18 +44,18 @@ def role_of(space: str, new: str | None) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class HitFormat:
     """How hits are shown: what is asked for, and what this caller may see."""
 
-    places: Places
+    image_roots: ImageRoots
     admin: bool
     payload: bool = True
     vectors: Mapping[tuple[str, str], list[float]] | None = None  # by space and id
     prefix: str = ""  # of a tenant's ids, which it does not see
 
 
-def hits_as_json(hits: Sequence[Hit], *, new: str | None, view: View) -> list[dict[str, Any]]:
-    places, admin, vectors, start = view.places, view.admin, view.vectors, len(view.prefix)
+def hits_as_json(hits: Sequence[Hit], *, new: str | None, view: HitFormat) -> list[dict[str, Any]]:
+    roots, admin, vectors, start = view.image_roots, view.admin, view.vectors, len(view.prefix)
     return [
         {
             "id": id[start:],
@@ -64,8 +64,8 @@ def hits_as_json(hits: Sequence[Hit], *, new: str | None, view: View) -> list[di
             "space": space.fingerprint,
             "space_role": role_of(space.fingerprint, new),
             "payload": payload if view.payload else {},
-            "uri": uri if admin else places.shown(uri),
-            "thumbnail": places.thumbnail(id[start:], uri),
+            "uri": uri if admin else roots.shown(uri),
+            "thumbnail": roots.thumbnail(id[start:], uri),
             "vector": None if vectors is None else vectors.get((space.fingerprint, id)),
         }
         for id, score, space, uri, payload, rank_score in hits
@@ -73,21 +73,21 @@ def hits_as_json(hits: Sequence[Hit], *, new: str | None, view: View) -> list[di
 
 
 def item_as_json(
-    item: Item, *, state: State, places: Places, admin: bool, prefix: str = ""
+    item: Item, *, state: State, image_roots: ImageRoots, admin: bool, prefix: str = ""
 ) -> dict[str, Any]:
     """prefix: of a tenant's ids, which it does not see."""
     live = next((space for space in state.live if space in item.spaces), None)
     role = None if live is None else role_of(live, newest(state))
     return {
         "id": item.id.removeprefix(prefix),
-        "uri": item.uri if admin else places.shown(item.uri),
+        "uri": item.uri if admin else image_roots.shown(item.uri),
         "payload": item.payload,
         "revision": item.revision,
         "created": item.created,
         "changed": item.changed,
         "spaces": list(item.spaces),
         "space_role": role,
-        "thumbnail": places.thumbnail(item.id.removeprefix(prefix), item.uri),
+        "thumbnail": image_roots.thumbnail(item.id.removeprefix(prefix), item.uri),
     }
 
 

@@ -48,7 +48,7 @@ def create_app(
     contexts = {core.name: Context.of(core) for core in cores}
 
     @asynccontextmanager
-    async def life(app: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         for context in contexts.values():
             context.worker.start()
         try:
@@ -69,7 +69,7 @@ def create_app(
         redoc_url=None,
         openapi_url=None,
         redirect_slashes=False,
-        lifespan=life,
+        lifespan=lifespan,
     )
     app.state.galleries = contexts
     app.state.page = load_page()

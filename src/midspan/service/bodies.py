@@ -11,15 +11,15 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
+from midspan.service.bounded_executor import BoundedExecutor
 from midspan.service.errors import InvalidRequest, TooLarge, UnsupportedType
-from midspan.service.lanes import Lane
 
 M = TypeVar("M", bound=BaseModel)
 
 INLINE = 65536  # bytes that are parsed on the event loop; more goes to a thread
 
 
-async def read_json(request: Request, model: type[M], *, lane: Lane) -> M:
+async def read_json(request: Request, model: type[M], *, executor: BoundedExecutor) -> M:
     """An empty body is an empty object."""
     kind = request.headers.get("content-type", "application/json").partition(";")[0].strip()
     if kind.lower() != "application/json":
@@ -27,7 +27,7 @@ async def read_json(request: Request, model: type[M], *, lane: Lane) -> M:
     raw = await request.body() or b"{}"
     if len(raw) <= INLINE:
         return checked(model, raw)
-    return await lane.run(checked, model, raw)
+    return await executor.run(checked, model, raw)
 
 
 def checked(model: type[M], raw: bytes | str) -> M:

@@ -18,7 +18,7 @@ from midspan.service.events import Hub
 from midspan.service.jobs import Jobs
 from midspan.service.quality import Quality
 from midspan.service.settings import NAME
-from midspan.service.standing import Standing
+from midspan.service.status_reporter import StatusReporter
 from midspan.service.upgrade_worker import UpgradeWorker
 
 PREFIX = "/v1/galleries/"
@@ -34,17 +34,17 @@ class Context:
     jobs: Jobs
     worker: UpgradeWorker
     hub: Hub
-    standing: Standing
+    status: StatusReporter
 
     @classmethod
     def of(cls, core: Core) -> Context:
         quality = Quality(core)
         worker = UpgradeWorker(core, quality)
         jobs = Jobs(core)
-        standing = Standing(core, worker)
-        hub = Hub(core, standing.snapshot, jobs.running)
+        status = StatusReporter(core, worker)
+        hub = Hub(core, status.snapshot, jobs.running)
         jobs.on_end = hub.nudge
-        return cls(core, quality, jobs, worker, hub, standing)
+        return cls(core, quality, jobs, worker, hub, status)
 
 
 class GalleryPrefix:

@@ -22,8 +22,8 @@ from midspan.service.answers import newest
 from midspan.service.auth import Caller
 from midspan.service.batching import Batcher
 from midspan.service.encoding import Encoders, Loaded, Shelf, query_spaces
-from midspan.service.pictures import Pictures
-from midspan.service.places import Places
+from midspan.service.image_loader import ImageLoader
+from midspan.service.image_roots import ImageRoots
 from midspan.service.resources import Resources
 from midspan.service.settings import GallerySettings
 from midspan.spaces import Embeddings, FloatArray, Space
@@ -89,11 +89,11 @@ class Core:
         self.arms = ArmLog(gallery)
         self.comparing: set[asyncio.Task[None]] = set()  # on the event loop
         self.log = SearchLog(gallery)
-        self.places = Places(
+        self.image_roots = ImageRoots(
             images=settings.images, uploads=settings.uploads_folder, prefix=self.prefix
         )
         self.metrics, self.decoder = resources.metrics, resources.decoder
-        self.pictures = Pictures(self.places, self.decoder, limits)
+        self.image_loader = ImageLoader(self.image_roots, self.decoder, limits)
         self.reading, self.writing = resources.reading, resources.writing
         self.admin, self.jobs = resources.admin, resources.jobs
         self.scanning, self.decoding = resources.scanning, resources.decoding
@@ -162,8 +162,8 @@ class Core:
     def hidden(self) -> dict[str, str]:
         """What no answer should say: where things are on this machine."""
         hidden = {self.gallery.location: "the gallery"}
-        if self.places.uploads is not None:
-            hidden[str(self.places.uploads)] = "uploads"
+        if self.image_roots.uploads is not None:
+            hidden[str(self.image_roots.uploads)] = "uploads"
         return hidden
 
     def item_lock(self, id: str) -> threading.Lock:
@@ -175,7 +175,7 @@ class Core:
     def embed_into(self, fingerprint: str | None) -> Embed | None:
         """How items get a vector in this space, if this service can do it."""
         if (loaded := self.encoders.get(fingerprint)) is not None:
-            return self.pictures.embed_with(loaded)
+            return self.image_loader.embed_with(loaded)
         if self.vectors is not None and self.vectors.space.fingerprint == fingerprint:
             return from_embeddings(self.vectors, source="the new vectors")
         return None

@@ -94,8 +94,8 @@ class Jobs:
     ) -> JobRun:
         """Queue it; a quick one never behind those that take long. The future raises its error."""
         job = JobRun(os.urandom(8).hex(), kind, gallery, request_id)
-        lane = self._core.admin if quick else self._core.jobs
-        job.future = lane.begin(self._run, job, work)
+        executor = self._core.admin if quick else self._core.jobs
+        job.future = executor.begin(self._run, job, work)
         self._jobs[job.id] = job
         for old in [one for one in self._jobs.values() if one.ended is not None]:
             if len(self._jobs) <= KEPT:

@@ -29,7 +29,7 @@ Name = Annotated[str | None, Query(max_length=512, description="Fingerprint or n
 async def count_facets(request: Request) -> Response:
     """How many items match a filter, and how many have which value of some payload fields."""
     core = core_of(request)
-    body = await read_json(request, FacetsSearch, lane=core.reading)
+    body = await read_json(request, FacetsSearch, executor=core.reading)
     where = parse_filter(body.filter) if body.filter else None
     found = await core.scanning.run(
         explore.facets, core.gallery, body.fields, where, limit=body.limit
@@ -40,7 +40,7 @@ async def count_facets(request: Request) -> Response:
 async def find_duplicates(request: Request) -> Response:
     """Items whose vectors are nearly the same, in groups."""
     core = core_of(request)
-    body = await read_json(request, DuplicatesSearch, lane=core.admin)
+    body = await read_json(request, DuplicatesSearch, executor=core.admin)
     where = parse_filter(body.filter) if body.filter else None
 
     def work(job: JobRun) -> dict[str, Any]:

@@ -58,11 +58,11 @@ def _metrics(contexts: Sequence[Context]) -> bytes:
     with metrics.looking:
         metrics.forget_galleries()
         for context in contexts:
-            context.standing.tell_metrics()
+            context.status.tell_metrics()
             for job in context.jobs.running():
                 metrics.jobs.labels(context.core.name, job.kind).inc()
-        for lane in resources.lanes:
-            metrics.queue.labels(lane.name).set(lane.depth)
+        for executor in resources.executors:
+            metrics.queue.labels(executor.name).set(executor.depth)
         for batchers in zip(*((one.core.encode, one.core.search) for one in contexts), strict=True):
             name = batchers[0].name
             metrics.queue.labels(name).set(sum(one.depth for one in batchers))
@@ -78,7 +78,7 @@ async def list_galleries(request: Request) -> Response:
 
     def look() -> list[dict[str, object]]:
         return [
-            {"name": name, "default": context.core.prefix == "/v1", **context.standing.glance()}
+            {"name": name, "default": context.core.prefix == "/v1", **context.status.glance()}
             for name, context in contexts.items()
         ]
 
@@ -87,7 +87,7 @@ async def list_galleries(request: Request) -> Response:
 
 async def info(request: Request) -> Response:
     """What the gallery holds, in numbers."""
-    return answer(await core_of(request).reading.run(context_of(request).standing.gallery))
+    return answer(await core_of(request).reading.run(context_of(request).status.gallery))
 
 
 async def verify(request: Request) -> Response:

@@ -22,7 +22,7 @@ from midspan.service.core import Core
 from midspan.service.encoding import Loaded
 from midspan.service.errors import InvalidRequest, NotFound
 from midspan.service.explore import containing
-from midspan.service.pictures import content_type
+from midspan.service.image_loader import content_type
 from midspan.service.requests import (
     LARGEST_PAGE,
     Body,
@@ -70,7 +70,9 @@ async def list_items(
             items = core.gallery.scan(filter=wanted, missing=None, after=after, limit=limit)
             following = items[-1].id if len(items) == limit else None
         shown = [
-            item_as_json(item, state=state, places=core.places, admin=admin, prefix=prefix)
+            item_as_json(
+                item, state=state, image_roots=core.image_roots, admin=admin, prefix=prefix
+            )
             for item in items
         ]
         return {"items": shown, "next": following and following.removeprefix(prefix)}
@@ -85,7 +87,7 @@ async def get_item(request: Request, id: str) -> Response:
         return item_as_json(
             core.gallery.get(prefix + id),
             state=core.gallery.state,
-            places=core.places,
+            image_roots=core.image_roots,
             admin=admin,
             prefix=prefix,
         )
@@ -98,7 +100,7 @@ async def put_item(request: Request, id: str) -> Response:
     core = core_of(request)
     check_id(id)
     if not is_form(request):
-        body = await read_json(request, ItemWrite, lane=core.writing)
+        body = await read_json(request, ItemWrite, executor=core.writing)
         return answer(await core.writing.run(_put_vector, core, gallery_of(request), id, body))
     form = await read_form(request, image_bytes=core.limits.image_bytes)
     fields = from_fields(_PutFields, form.fields)
@@ -130,14 +132,14 @@ async def put_item(request: Request, id: str) -> Response:
 async def write_items(request: Request) -> Response:
     """Up to 2,000 items with vectors in one transaction: all of them or none."""
     core = core_of(request)
-    body = await read_json(request, ItemsWrite, lane=core.writing)
+    body = await read_json(request, ItemsWrite, executor=core.writing)
     return answer(await core.writing.run(_write_many, core, gallery_of(request), body))
 
 
 async def patch_item(request: Request, id: str) -> Response:
     """Fields of the payload are set, those that are null removed; the rest stays."""
     core = core_of(request)
-    body = await read_json(request, PayloadWrite, lane=core.writing)
+    body = await read_json(request, PayloadWrite, executor=core.writing)
     gallery = gallery_of(request)
 
     def write() -> dict[str, Any]:
@@ -147,7 +149,10 @@ async def patch_item(request: Request, id: str) -> Response:
             gallery.set_payload({id: kept})
         _told(gallery, "items annotate", count=1, first=id)
         return item_as_json(
-            gallery.get(id), state=gallery.state, places=core.places, admin=is_admin(request)
+            gallery.get(id),
+            state=gallery.state,
+            image_roots=core.image_roots,
+            admin=is_admin(request),
         )
 
     return answer(await core.writing.run(write))
@@ -163,7 +168,7 @@ async def delete_item(request: Request, id: str) -> Response:
             count = gallery.delete([id])
             if count:
                 _told(gallery, "items delete", count=count, first=id)
-                core.places.discard(id, before[0].uri if before else None)
+                core.image_roots.discard(id, before[0].uri if before else None)
         return {"deleted": count}
 
     return answer(await core.writing.run(remove))
@@ -174,7 +179,7 @@ async def thumbnail(request: Request, id: str, size: Size = 160) -> Response:
     core = core_of(request)
 
     def make() -> tuple[bytes, str]:
-        return core.pictures.thumbnail(core.gallery.get(stored_id(request, id)), size=size)
+        return core.image_loader.thumbnail(core.gallery.get(stored_id(request, id)), size=size)
 
     try:
         image, tag = await core.decoding.run(make)
@@ -228,7 +233,7 @@ def _put_image(
 ) -> dict[str, Any]:
     parts = [_embeddings([id], vector, space) for space, vector in vectors]
     with core.item_lock(id):
-        uri = core.places.store(id, image)
+        uri = core.image_roots.store(id, image)
         return _put(core, gallery, id, parts, payload=payload, uri=uri)
 
 
@@ -245,7 +250,7 @@ def _put(
     gallery.put(parts[0], also=parts[1:], uris=[uri], payloads=[payload])
     _told(gallery, "items put", count=1, first=id)
     if before and before[0].uri != uri:
-        core.places.discard(id, before[0].uri)
+        core.image_roots.discard(id, before[0].uri)
     return {"written": 1, "spaces": [part.space.fingerprint for part in parts]}
 
 

@@ -34,7 +34,7 @@ async def get_job(request: Request, job_id: str) -> Response:
 async def cancel_job(request: Request, job_id: str) -> Response:
     """Ask it to stop at the next safe point; what it had begun is undone."""
     core = core_of(request)
-    await read_json(request, Empty, lane=core.admin)
+    await read_json(request, Empty, executor=core.admin)
     found = await core.reading.run(context_of(request).jobs.cancel, job_id)
     return answer(asdict(found))
 

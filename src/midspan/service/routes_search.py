@@ -13,7 +13,15 @@ from starlette.responses import Response
 from midspan.gallery import Hit
 from midspan.gallery.routing import Arm
 from midspan.gallery.tenants import FIELD
-from midspan.service.answers import View, answer, flips, hits_as_json, is_admin, newest, request_id
+from midspan.service.answers import (
+    HitFormat,
+    answer,
+    flips,
+    hits_as_json,
+    is_admin,
+    newest,
+    request_id,
+)
 from midspan.service.bodies import from_fields, is_form, read_form, read_json
 from midspan.service.context import core_of, prefix_of, stored_id, tenant_of
 from midspan.service.core import Asked, Core, Found
@@ -29,7 +37,7 @@ async def search(request: Request) -> Response:
     core = core_of(request)
     if is_form(request):
         return await by_image(request)
-    body = await read_json(request, AnySearch, lane=core.reading)
+    body = await read_json(request, AnySearch, executor=core.reading)
     if body.image is not None:
         limit = core.limits.image_bytes
         if len(body.image) > limit:
@@ -48,7 +56,7 @@ async def search(request: Request) -> Response:
 async def by_vector(request: Request) -> Response:
     """The nearest items of one vector, or of several at once."""
     core = core_of(request)
-    body = await read_json(request, VectorSearch, lane=core.reading)
+    body = await read_json(request, VectorSearch, executor=core.reading)
     rows = body.vectors or [body.vector or []]
     spaces = (body.space, *(one.space for one in body.also))
     vectors = (_as_array(rows), *(_as_array(one.vectors) for one in body.also))
@@ -61,7 +69,7 @@ async def by_vector(request: Request) -> Response:
 async def by_item(request: Request) -> Response:
     """More like this: the items nearest to a stored one, without itself."""
     core = core_of(request)
-    body = await read_json(request, ItemSearch, lane=core.reading)
+    body = await read_json(request, ItemSearch, executor=core.reading)
     found = await core.reading.run(
         core.more_like, stored_id(request, body.id), _asked(request, body)
     )
@@ -105,7 +113,7 @@ async def compare(request: Request) -> Response:
             raise InvalidRequest("no query: give a file called 'file', or an id")
         image, id = form.image, form.fields.get("id")
     else:
-        body = await read_json(request, ItemSearch, lane=core.reading)
+        body = await read_json(request, ItemSearch, executor=core.reading)
         options, image, id = body, None, body.id
     record = await core.reading.run(_open_record, core)
     asked = _asked(request, options)
@@ -233,13 +241,15 @@ async def _found(request: Request, options: SearchOptions, found: Found) -> Resp
     return _answer(request, {"results": hits_as_json(found.hits[0], new=found.new, view=view)})
 
 
-async def _view(request: Request, options: SearchOptions, hits: Sequence[Sequence[Hit]]) -> View:
+async def _view(
+    request: Request, options: SearchOptions, hits: Sequence[Sequence[Hit]]
+) -> HitFormat:
     core = core_of(request)
     vectors = None
     if options.with_vectors:
         vectors = await core.reading.run(_vectors, core, hits)
     prefix = prefix_of(request)
-    return View(core.places, is_admin(request), options.with_payload, vectors, prefix)
+    return HitFormat(core.image_roots, is_admin(request), options.with_payload, vectors, prefix)
 
 
 def _vectors(core: Core, hits: Sequence[Sequence[Hit]]) -> dict[tuple[str, str], list[float]]:

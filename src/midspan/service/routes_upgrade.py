@@ -40,13 +40,13 @@ Limit = Annotated[int, Query(ge=1, le=LARGEST_PAGE)]
 
 
 async def status(request: Request) -> Response:
-    return answer(await core_of(request).reading.run(context_of(request).standing.upgrade))
+    return answer(await core_of(request).reading.run(context_of(request).status.upgrade))
 
 
 async def plan(request: Request) -> Response:
     """What an upgrade would do and what the gate says. Writes nothing."""
     core = core_of(request)
-    body = await read_json(request, UpgradeSettings, lane=core.admin)
+    body = await read_json(request, UpgradeSettings, executor=core.admin)
 
     def work(job: JobRun) -> dict[str, Any]:
         space = _destination(core)
@@ -68,7 +68,7 @@ async def plan(request: Request) -> Response:
 async def start(request: Request) -> Response:
     """From the next query on the new encoder answers."""
     context, core = context_of(request), core_of(request)
-    body = await read_json(request, UpgradeStart, lane=core.admin)
+    body = await read_json(request, UpgradeStart, executor=core.admin)
     gallery = gallery_of(request)
 
     def step(job: JobRun) -> None:
@@ -102,7 +102,7 @@ async def start(request: Request) -> Response:
 async def run(request: Request) -> Response:
     """The backfill, in this server; it goes on after a restart."""
     context, core = context_of(request), core_of(request)
-    body = await read_json(request, UpgradeRun, lane=core.admin)
+    body = await read_json(request, UpgradeRun, executor=core.admin)
     gallery = gallery_of(request)
 
     def step(job: JobRun) -> None:
@@ -121,7 +121,7 @@ async def run(request: Request) -> Response:
 
 async def traffic(request: Request) -> Response:
     """Canary: the share of the queries that the new way answers; 0 is shadow."""
-    body = await read_json(request, UpgradeTraffic, lane=core_of(request).admin)
+    body = await read_json(request, UpgradeTraffic, executor=core_of(request).admin)
     gallery = gallery_of(request)
     return await _stepped(
         request, "traffic", lambda job: Upgrade(gallery).set_traffic(body.traffic), quick=True
@@ -130,7 +130,7 @@ async def traffic(request: Request) -> Response:
 
 async def pause(request: Request) -> Response:
     """The backfill stops within a batch, in every process. Searches go on."""
-    body = await read_json(request, UpgradePause, lane=core_of(request).admin)
+    body = await read_json(request, UpgradePause, executor=core_of(request).admin)
     gallery = gallery_of(request)
     return await _stepped(
         request, "pause", lambda job: Upgrade(gallery).pause(reason=body.reason), quick=True
@@ -140,7 +140,7 @@ async def pause(request: Request) -> Response:
 async def resume(request: Request) -> Response:
     """The backfill continues; after a gate that failed only with an override that says why."""
     context, core = context_of(request), core_of(request)
-    body = await read_json(request, UpgradeResume, lane=core.admin)
+    body = await read_json(request, UpgradeResume, executor=core.admin)
     gallery = gallery_of(request)
 
     def step(job: JobRun) -> None:
@@ -154,7 +154,7 @@ async def resume(request: Request) -> Response:
 
 async def retry(request: Request) -> Response:
     """Items that were given up are put back on the work list."""
-    await read_json(request, Empty, lane=core_of(request).admin)
+    await read_json(request, Empty, executor=core_of(request).admin)
     gallery = gallery_of(request)
 
     def step(job: JobRun) -> None:
@@ -168,7 +168,7 @@ async def retry(request: Request) -> Response:
 async def gate(request: Request) -> Response:
     """Ask the old service and today's the same queries. A FAIL pauses the upgrade."""
     context, core = context_of(request), core_of(request)
-    await read_json(request, Empty, lane=core.admin)
+    await read_json(request, Empty, executor=core.admin)
     gallery = gallery_of(request)
 
     def work(job: JobRun) -> dict[str, Any]:
@@ -183,7 +183,7 @@ async def gate(request: Request) -> Response:
 async def finish(request: Request) -> Response:
     """The new vectors alone answer; the old ones are kept until `forget`."""
     core = core_of(request)
-    body = await read_json(request, UpgradeFinish, lane=core.admin)
+    body = await read_json(request, UpgradeFinish, executor=core.admin)
     gallery = gallery_of(request)
 
     def step(job: JobRun) -> None:
@@ -198,7 +198,7 @@ async def finish(request: Request) -> Response:
 async def forget(request: Request) -> Response:
     """Drop the old vectors of a finished upgrade, for good, and return their disk."""
     core = core_of(request)
-    await read_json(request, Empty, lane=core.admin)
+    await read_json(request, Empty, executor=core.admin)
     gallery = gallery_of(request)
 
     def step(job: JobRun) -> None:
@@ -210,7 +210,7 @@ async def forget(request: Request) -> Response:
 
 async def rollback(request: Request) -> Response:
     """The old vectors answer again, from the next query on."""
-    body = await read_json(request, UpgradeRollback, lane=core_of(request).admin)
+    body = await read_json(request, UpgradeRollback, executor=core_of(request).admin)
     gallery = gallery_of(request)
 
     def step(job: JobRun) -> None:
@@ -253,7 +253,8 @@ async def failures(
     following = found[-1].id if len(found) == limit else None
     admin = is_admin(request)
     shown = [
-        {**asdict(one), "uri": one.uri if admin else core.places.shown(one.uri)} for one in found
+        {**asdict(one), "uri": one.uri if admin else core.image_roots.shown(one.uri)}
+        for one in found
     ]
     return answer({"failures": shown, "next": following})
 
@@ -265,11 +266,11 @@ async def _stepped(
     request: Request, name: str, step: Callable[[JobRun], None], *, quick: bool = False
 ) -> Response:
     """The status after the step; 202 with a job if it takes long."""
-    standing = context_of(request).standing
+    status = context_of(request).status
 
     def work(job: JobRun) -> dict[str, Any]:
         step(job)
-        return standing.upgrade()
+        return status.upgrade()
 
     return await as_job(request, f"upgrade {name}", work, quick=quick)
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from midspan.gallery import Gallery
-from midspan.service.pictures import Pictures
+from midspan.service.image_loader import ImageLoader
 from midspan.service.settings import ServerSettings
 from midspan.upgrade import Upgrade
 from midspan.upgrade.throttle import Throttle
@@ -257,13 +257,13 @@ class Held:
 
 @pytest.fixture
 def held(fresh: Shop, monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
-    hold, go, plain = threading.Event(), threading.Event(), Pictures.pixels
+    hold, go, plain = threading.Event(), threading.Event(), ImageLoader.pixels
 
-    def slow(pictures: Pictures, uri: str | None, box: Any) -> Any:
+    def slow(loader: ImageLoader, uri: str | None, box: Any) -> Any:
         assert not hold.is_set() or go.wait(90)
-        return plain(pictures, uri, box)
+        return plain(loader, uri, box)
 
-    monkeypatch.setattr(Pictures, "pixels", slow)
+    monkeypatch.setattr(ImageLoader, "pixels", slow)
     monkeypatch.setattr("midspan.upgrade.priorities.find_sample", lambda *_, **__: None)
     with running(settings_of(fresh)) as base:
         yield Held(base, hold, go)

@@ -36,7 +36,7 @@ class Ages:
         return now - at
 
 
-class Standing:
+class StatusReporter:
     """Blocking: for threads."""
 
     def __init__(self, core: Core, worker: UpgradeWorker) -> None:
@@ -75,7 +75,7 @@ class Standing:
             else None,
             "payload_keys": self._payload_keys(gallery),
             "image_search": image_search,
-            "uploads": core.places.uploads is not None and image_search,
+            "uploads": core.image_roots.uploads is not None and image_search,
             "can_upgrade": state.upgrade is None and destination is not None,
             "destination": None if destination is None else destination.name,
             "orders": [USUAL, *(name for name in ORDERS if name != USUAL)],

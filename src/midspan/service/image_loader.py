@@ -20,7 +20,7 @@ from midspan.image_size import ImageSize
 from midspan.service.decode_worker import encode_thumbnail
 from midspan.service.decoding import Box, DecodePool
 from midspan.service.encoding import Loaded
-from midspan.service.places import Places
+from midspan.service.image_roots import ImageRoots
 from midspan.service.settings import Limits
 from midspan.upgrade import Staged
 from midspan.upgrade.images import ReadImages, images_embedder
@@ -31,29 +31,29 @@ if TYPE_CHECKING:
 PNG = b"\x89PNG"
 
 
-class Pictures:
-    def __init__(self, places: Places, decoder: DecodePool, limits: Limits) -> None:
-        self.places = places
+class ImageLoader:
+    def __init__(self, image_roots: ImageRoots, decoder: DecodePool, limits: Limits) -> None:
+        self.image_roots = image_roots
         self._decoder, self._limits = decoder, limits
         self._cache = _Cache(limits.thumbnail_cache)
 
     def pixels(self, uri: str | None, box: Box) -> Pixels:
         """(H, W, C) as an encoder wants them, or ImageError."""
-        file, place = self.places.find(uri)
+        file, place = self.image_roots.find(uri)
         if place.row is not None:
             return fit_array(
                 _row_of(file, place.row), ImageSize(box.height, box.width, box.channels, box.fit)
             )
-        data = self.places.read(file, place.member, most=self._limits.image_bytes)
+        data = self.image_roots.read(file, place.member, most=self._limits.image_bytes)
         return self._decoder.fit(data, box)
 
     def thumbnail(self, item: Item, *, size: int) -> tuple[bytes, str]:
         """(PNG or JPEG, tag that changes with the picture)."""
         key = (item.id, item.revision, item.changed, size)
         if (known := self._cache.get(key)) is None:
-            file, place = self.places.find(item.uri)
+            file, place = self.image_roots.find(item.uri)
             if place.row is None:
-                data = self.places.read(file, place.member, most=self._limits.image_bytes)
+                data = self.image_roots.read(file, place.member, most=self._limits.image_bytes)
                 known = self._decoder.thumbnail(data, size=size)
             else:
                 known = _array_thumbnail(_row_of(file, place.row), size)
@@ -78,7 +78,7 @@ class Pictures:
         elsewhere = {
             item.id: errors.pop(item.id)  # whether there is a file is not looked at
             for item in items
-            if item.uri is not None and not self.places.may_show(item.uri)
+            if item.uri is not None and not self.image_roots.may_show(item.uri)
         }
         uris = {item.id: item.uri for item in items if item.id not in elsewhere}
         read = ReadImages.sort(list(found), pixels, errors=errors, uris=uris)

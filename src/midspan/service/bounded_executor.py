@@ -13,7 +13,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Lane:
+class BoundedExecutor:
     """`waiting` calls may queue; the next one is told to come back later."""
 
     def __init__(self, name: str, *, threads: int, waiting: int) -> None:

@@ -22,7 +22,7 @@ FOLDERS = 10_000  # whose verdict is remembered: a list of results asks for each
 SUFFIX = ".image"  # put images are kept as they came; only re-encoded pixels are ever served
 
 
-class Places:
+class ImageRoots:
     def __init__(
         self, *, images: Sequence[Path], uploads: Path | None, prefix: str = "/v1"
     ) -> None:

@@ -12,7 +12,7 @@ LARGEST_WRITE = 2000  # items in one request, as the service takes them
 LARGEST_BODY = 4 * 2**20  # bytes of them; the service's own default limit is twice that
 
 
-def portions(
+def chunks(
     embeddings: Embeddings,
     *,
     uris: Sequence[str | None] | None,
