@@ -116,7 +116,7 @@ def test_every_route_has_a_verb(service: tuple[Watched, str], client: Client) ->
     assert len(described) == len({path for _, path in VERBS}) + len(PAGE) + len(ANY_QUERY)
 
 
-def test_it_is_light() -> None:
+def test_importing_the_client_loads_no_heavy_packages() -> None:
     heavy = "['torch', 'fastapi', 'httpx', 'sqlite3', 'faiss', 'midspan.gallery', 'pydantic']"
     code = f"import sys, midspan; midspan.Client; print([n for n in {heavy} if n in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -137,7 +137,9 @@ def test_long_steps_are_waited_for_and_raise(
     assert {one.state for one in client.jobs.list()} == {"done", "failed"}
 
 
-def test_search(client: Client, shop: Shop, tmp_path: Path) -> None:
+def test_search_by_image_id_and_vector_returns_nearest_items(
+    client: Client, shop: Shop, tmp_path: Path
+) -> None:
     file = tmp_path / "query.png"
     file.write_bytes(encoded(7))
     for image in (file, str(file), encoded(7)):
@@ -161,7 +163,7 @@ def test_search(client: Client, shop: Shop, tmp_path: Path) -> None:
         hits[0].id = "x"  # type: ignore[misc]
 
 
-def test_what_is_refused_says_why(client: Client, tmp_path: Path) -> None:
+def test_refused_calls_raise_errors_with_the_reason(client: Client, tmp_path: Path) -> None:
     with pytest.raises(ItemError, match="one of image=, id= and vector="):
         client.search(id="a", vector=[1.0])
     with pytest.raises(ItemError, match="either image= or id="):
@@ -190,7 +192,7 @@ def test_what_is_refused_says_why(client: Client, tmp_path: Path) -> None:
     assert (refused.value.status, refused.value.kind) == (409, "NotPossible")
 
 
-def test_roles(service: tuple[Watched, str]) -> None:
+def test_read_token_cannot_write_and_no_token_cannot_read(service: tuple[Watched, str]) -> None:
     _, url = service
     with Client(url, READ) as reader:
         assert reader.info().items == 60
@@ -204,10 +206,10 @@ def test_roles(service: tuple[Watched, str]) -> None:
         assert refused.value.status == 401
 
 
-def test_items_come_and_go(client: Client) -> None:
-    found = list(client.items(page=7))
-    assert [item.id for item in found] == sorted(name(n) for n in range(60))
-    assert {item.space_role for item in found} == {"live"}
+def test_items_are_put_changed_listed_and_deleted(client: Client) -> None:
+    items = list(client.items(page=7))
+    assert [item.id for item in items] == sorted(name(n) for n in range(60))
+    assert {item.space_role for item in items} == {"live"}
     cheap = list(client.items(filter={"price": {"$lt": 5}}, page=2))
     assert sorted(item.payload["price"] for item in cheap) == [0, 1, 2, 3, 4]
 
@@ -303,8 +305,8 @@ def test_items_and_queries_in_both_spaces_of_an_upgrade(client: Client, shop: Sh
     named = {by_role["old"]: old.vectors[0]}
     target = by_role["target"]
     assert len(client.put("c", vector=new.vectors[0], space=target, also=named).spaces) == 2
-    found = client.search(vector=new.vectors[0], space=target, also=named, k=3)
-    assert {hit.id for hit in found[:2]} == {"a", "c"}
+    nearest = client.search(vector=new.vectors[0], space=target, also=named, k=3)
+    assert {hit.id for hit in nearest[:2]} == {"a", "c"}
     assert [hits[0].id for hits in client.search_many(new, also=old, k=1)][1] == "b"
     with pytest.raises(ItemError, match="'b', which is not among the items"):
         client.add(new[[0]], also=[old])
@@ -313,7 +315,7 @@ def test_items_and_queries_in_both_spaces_of_an_upgrade(client: Client, shop: Sh
 
 
 @pytest.mark.slow
-def test_a_whole_upgrade(client: Client, shop: Shop) -> None:
+def test_upgrade_from_plan_to_forget_ends_in_one_space(client: Client, shop: Shop) -> None:
     seen: list[str] = []
     listening = threading.Event()
 
@@ -384,7 +386,9 @@ def test_a_whole_upgrade(client: Client, shop: Shop) -> None:
     assert not thread.is_alive(), seen
 
 
-def test_events_go_on_after_a_lost_connection(stub: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_continue_after_a_lost_connection(
+    stub: Stub, monkeypatch: pytest.MonkeyPatch
+) -> None:
     waits: list[float] = []
     monkeypatch.setattr("midspan.client.client.sleep", waits.append)
     stream = b'retry: 2000\n\nevent: gallery\ndata: {"items": %d}\n\nevent: heartbeat\ndata: {}\n\n'
@@ -429,13 +433,13 @@ def test_events_end_when_another_thread_closes_the_client(service: tuple[Watched
     assert list(client.events()) == []
 
 
-def test_threads_may_share_it(client: Client) -> None:
-    found: list[Item] = []
+def test_threads_can_share_one_client(client: Client) -> None:
+    items: list[Item] = []
     threads = [
-        threading.Thread(target=lambda n=n: found.append(client.get(name(n)))) for n in range(12)
+        threading.Thread(target=lambda n=n: items.append(client.get(name(n)))) for n in range(12)
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert {item.id for item in found} == {name(n) for n in range(12)}
+    assert {item.id for item in items} == {name(n) for n in range(12)}

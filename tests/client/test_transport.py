@@ -49,7 +49,7 @@ def client(stub: Stub) -> Iterator[Client]:
 
 
 @pytest.mark.parametrize("bad", [Reply(502), BUSY, Reply(504), Reply(drop=True)])
-def test_what_may_pass_is_tried_again(
+def test_transient_failures_are_retried(
     client: Client, stub: Stub, slept: list[float], bad: Reply
 ) -> None:
     stub.will(bad, bad, Reply())
@@ -60,7 +60,7 @@ def test_what_may_pass_is_tried_again(
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 413, 422, 429, 500, 501])
-def test_what_will_not_pass_is_not(
+def test_other_error_statuses_are_not_retried(
     client: Client, stub: Stub, slept: list[float], status: int
 ) -> None:
     stub.will(refusal(status, "Whatever", "no"))
@@ -71,7 +71,7 @@ def test_what_will_not_pass_is_not(
     assert refused.value.request_id == "req-1"
 
 
-def test_the_last_try_tells_what_the_service_said(
+def test_after_the_last_retry_the_services_error_is_raised(
     client: Client, stub: Stub, slept: list[float]
 ) -> None:
     stub.will(BUSY)
@@ -90,7 +90,7 @@ def test_retry_after_is_respected(client: Client, stub: Stub, slept: list[float]
     assert (len(stub.asked), len(slept)) == (1, 1), "asked again before it was allowed"
 
 
-def test_retry_after_as_it_is_written() -> None:
+def test_retry_after_parses_seconds_and_dates() -> None:
     assert retry_after(None) is None
     assert retry_after("3") == 3.0
     assert retry_after("soon") is None
@@ -108,7 +108,7 @@ def test_back_off_grows_to_a_ceiling_and_is_spread() -> None:
     assert min(back_off(5) for _ in range(50)) >= max(back_off(4) for _ in range(50))
 
 
-def test_nobody_there(slept: list[float]) -> None:
+def test_refused_connection_raises_unreachable_after_retries(slept: list[float]) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -121,7 +121,7 @@ def test_nobody_there(slept: list[float]) -> None:
     assert gone.value.status is None
 
 
-def test_a_time_out_is_tried_again(stub: Stub, slept: list[float]) -> None:
+def test_timeouts_are_retried(stub: Stub, slept: list[float]) -> None:
     with Client(stub.url, timeout=0.8, retries=1) as client:
         stub.will(Reply(seconds=30.0), Reply())
         assert client.health()
@@ -131,7 +131,7 @@ def test_a_time_out_is_tried_again(stub: Stub, slept: list[float]) -> None:
             client.health()
 
 
-def test_one_key_for_all_tries_of_a_write_and_none_for_questions(
+def test_retries_of_a_write_share_one_idempotency_key_and_reads_have_none(
     client: Client, stub: Stub, slept: list[float]
 ) -> None:
     done = Reply(body=b'{"deleted": 1}')
@@ -147,7 +147,7 @@ def test_one_key_for_all_tries_of_a_write_and_none_for_questions(
     assert "idempotency-key" not in stub.asked[0].headers
 
 
-def test_a_form_is_sent_whole_in_every_try(client: Client, stub: Stub, slept: list[float]) -> None:
+def test_every_retry_sends_the_whole_form(client: Client, stub: Stub, slept: list[float]) -> None:
     stub.will(BUSY, Reply(body=b'{"results": [], "took_ms": 1.0, "request_id": "r"}'))
     client.search(image=b"\x89PNG-bytes", k=3, filter={"a": 1})
     bodies = [asked.body for asked in stub.asked]
@@ -157,7 +157,7 @@ def test_a_form_is_sent_whole_in_every_try(client: Client, stub: Stub, slept: li
     assert b"threshold" not in bodies[1], "what is not given is not sent"
 
 
-def test_errors_of_the_service_are_ours(client: Client, stub: Stub) -> None:
+def test_service_errors_raise_the_same_error_classes(client: Client, stub: Stub) -> None:
     stub.will(refusal(404, "UnknownId", "'chair' is not in the gallery"))
     with pytest.raises(UnknownId, match="'chair' is not in the gallery") as unknown:
         client.get("chair")
@@ -180,7 +180,9 @@ def test_errors_of_the_service_are_ours(client: Client, stub: Stub) -> None:
         Reply(500, b'{"error": {"type": "x"}}'), Reply(401, b""),
     ],
 )  # fmt: skip
-def test_errors_that_are_not_the_services(client: Client, stub: Stub, reply: Reply) -> None:
+def test_error_bodies_of_other_servers_raise_request_error(
+    client: Client, stub: Stub, reply: Reply
+) -> None:
     stub.will(reply)
     with pytest.raises(RequestError, match="not as midspan does") as refused:
         client.info()
@@ -195,7 +197,7 @@ def test_errors_that_are_not_the_services(client: Client, stub: Stub, reply: Rep
         (b'{"location_kind": 5}', "has int for GalleryInfo.location_kind, wanted str"),
     ],
 )  # fmt: skip
-def test_answers_that_are_not_the_services(
+def test_malformed_answers_raise_format_error(
     client: Client, stub: Stub, body: bytes, says: str
 ) -> None:
     stub.will(Reply(body=body))
@@ -204,7 +206,7 @@ def test_answers_that_are_not_the_services(
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-def test_no_redirect_is_followed(client: Client, stub: Stub, status: int) -> None:
+def test_redirects_are_refused(client: Client, stub: Stub, status: int) -> None:
     stub.will(Reply(status, headers={"Location": f"{stub.url}/elsewhere"}), Reply())
     with pytest.raises(RequestError, match="redirect"):
         client.health()
@@ -235,7 +237,7 @@ def test_the_token_is_sent_and_never_shown(
     assert not [text for text in [*shown, caplog.text] if TOKEN in text]
 
 
-def test_no_token_over_an_open_wire() -> None:
+def test_token_over_plain_http_is_refused_except_on_loopback() -> None:
     for url in ("http://shop.example", "http://192.168.1.5:8080", "http://localhost.example"):
         with pytest.raises(ConfigError, match="not encrypted") as refused:
             Client(url, TOKEN)
@@ -253,13 +255,13 @@ def test_no_token_over_an_open_wire() -> None:
         "https://h/?token=x", "https://h/#x", "file:///etc/passwd", "https://me:secret@h",
     ],
 )  # fmt: skip
-def test_urls_that_are_none(url: str) -> None:
+def test_invalid_urls_are_refused_without_showing_secrets(url: str) -> None:
     with pytest.raises(ConfigError) as refused:
         Client(url)
     assert "secret" not in str(refused.value)
 
 
-def test_settings_that_cannot_be() -> None:
+def test_invalid_tokens_and_timeouts_are_refused() -> None:
     for token in ("", "two\r\nlines", "ключ"):
         with pytest.raises(ConfigError, match="the token is empty or"):
             Client("https://h", token)
@@ -268,7 +270,7 @@ def test_settings_that_cannot_be() -> None:
             Client("https://h", **settings)  # type: ignore[arg-type]
 
 
-def test_no_proxy_for_what_is_not_encrypted(stub: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plain_http_ignores_proxy_settings(stub: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
     with Client(stub.url, TOKEN, retries=0) as client:
@@ -292,7 +294,7 @@ def test_an_id_stays_one_segment_of_the_path(
 
 
 @pytest.mark.parametrize("id", ["", "\ud800", 5, None])
-def test_ids_that_are_none(client: Client, stub: Stub, id: str) -> None:
+def test_invalid_ids_are_refused_before_sending(client: Client, stub: Stub, id: str) -> None:
     stub.will(Reply())
     with pytest.raises(ItemError):
         client.get(id)

@@ -51,7 +51,7 @@ def test_every_route_asks_for_its_role(guarded: TestClient, route: Route) -> Non
         assert ask(guarded, route, bearer(READ)) not in (401, 403)
 
 
-def test_what_changes_something_is_for_admins() -> None:
+def test_routes_that_write_require_the_admin_role() -> None:
     """A new route that writes cannot be given to readers by mistake."""
     readers = {route.path for route in TABLE if route.method != "GET" and route.role != "admin"}
     kinds = ("vector", "item", "image", "compare")
@@ -60,14 +60,14 @@ def test_what_changes_something_is_for_admins() -> None:
     assert public == {"/", "/docs", "/page/{name}", "/healthz", "/readyz"}
 
 
-def test_no_route_is_outside_of_the_table(guarded: TestClient) -> None:
+def test_every_route_of_the_app_is_in_the_route_table(guarded: TestClient) -> None:
     known = {route.key for route in TABLE} | {(OPENAPI.method, OPENAPI.path)}
     routes = guarded.app.routes  # type: ignore[attr-defined]
     assert {(method, route.path) for route in routes for method in route.methods} == known
     assert guarded.get("/openapi.json").status_code == 401
 
 
-def test_the_admin_token_may_read_and_its_name_is_in_the_trail(serve: Serve) -> None:
+def test_admin_token_can_read_and_its_name_is_in_the_audit_log(serve: Serve) -> None:
     client = serve(tokens=Tokens(TOKENS))
     assert client.get("/v1/gallery", headers=bearer(ADMIN)).status_code == 200
     assert client.delete("/v1/items/kind0%2F0000", headers=bearer(ADMIN)).json() == {"deleted": 1}
@@ -75,7 +75,7 @@ def test_the_admin_token_may_read_and_its_name_is_in_the_trail(serve: Serve) -> 
     assert entries[0]["who"].startswith("alice from ")
 
 
-def test_a_page_of_another_site_gets_nowhere(serve: Serve) -> None:
+def test_cross_site_requests_are_forbidden(serve: Serve) -> None:
     client = serve()
     rebound = client.get("/v1/gallery", headers={"host": "evil.example"})
     assert (rebound.status_code, rebound.json()["error"]["type"]) == (403, "Forbidden")
@@ -109,7 +109,7 @@ def test_beyond_loopback_tokens_are_needed() -> None:
         check_exposure(host=host, loopback=is_loopback(host), tokens=Tokens({}))
 
 
-def test_an_application_beyond_loopback_is_not_even_made(shop: Shop, tmp_path: Path) -> None:
+def test_app_without_tokens_beyond_loopback_is_refused(shop: Shop, tmp_path: Path) -> None:
     from tests.service.shop import make_gallery
 
     core = open_core(shop, make_gallery(shop, tmp_path / "g.midspan", count=2))
@@ -148,7 +148,7 @@ def test_tokens_from_file_and_environment(tmp_path: Path) -> None:
         ("read", "not valid TOML"),
     ],
 )
-def test_bad_token_files_are_told(tmp_path: Path, text: str, word: str) -> None:
+def test_bad_token_files_raise_config_error(tmp_path: Path, text: str, word: str) -> None:
     file = tmp_path / "tokens.toml"
     file.write_text(text)
     file.chmod(0o600)

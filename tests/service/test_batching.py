@@ -55,7 +55,7 @@ def test_keys_are_not_mixed() -> None:
     assert {key: {n % 2 for n in values} for key, values in work.batches} == {"a": {0}, "b": {1}}
 
 
-def test_one_bad_piece_spoils_only_itself() -> None:
+def test_bad_piece_of_a_batch_fails_alone() -> None:
     batcher = Batcher[int, int]("test", Work(), size=8, wait=0.1, waiting=100)
 
     async def ask() -> list[int | BaseException]:
@@ -68,7 +68,7 @@ def test_one_bad_piece_spoils_only_itself() -> None:
     assert isinstance(bad, ValueError)
 
 
-def test_a_full_queue_says_so_at_once() -> None:
+def test_full_queue_raises_overloaded_immediately() -> None:
     work = Work()
     work.go.clear()
     batcher = Batcher[int, int]("test", work, size=1, wait=0.0, waiting=2)

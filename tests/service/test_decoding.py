@@ -38,8 +38,8 @@ def worker_of(pool: DecodePool) -> int:
 
 
 def test_the_same_pixels_as_in_training(pool: DecodePool) -> None:
-    wanted = decode_image(encoded(3), ImageSize(24, 20, 3))
-    assert np.array_equal(pool.fit(encoded(3), BOX), wanted)
+    expected = decode_image(encoded(3), ImageSize(24, 20, 3))
+    assert np.array_equal(pool.fit(encoded(3), BOX), expected)
 
 
 def test_caps_are_checked_from_the_header(pool: DecodePool) -> None:
@@ -83,7 +83,7 @@ def test_a_worker_that_hangs_is_ended_in_time() -> None:
 
 
 @pytest.mark.slow
-def test_an_image_that_wants_too_much_memory_takes_down_nothing_else() -> None:
+def test_image_beyond_the_memory_limit_fails_and_the_pool_continues() -> None:
     """Within the pixel cap, but beyond the memory of a worker."""
     pool = DecodePool(Limits(decode_workers=1, decode_memory=400 * MIB, pixels=200_000_000))
     try:

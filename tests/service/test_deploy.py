@@ -41,19 +41,19 @@ def flags(verb: str) -> set[str]:
 
 
 def test_the_dockerfile_is_well_formed() -> None:
-    found = instructions()
-    names = [name for name, _ in found]
+    steps = instructions()
+    names = [name for name, _ in steps]
     assert names[0] == "FROM"
     assert set(names) <= INSTRUCTIONS
-    assert not found[0][1].endswith(":latest")
-    assert ":" in found[0][1]
-    users = [value for name, value in found if name == "USER"]
+    assert not steps[0][1].endswith(":latest")
+    assert ":" in steps[0][1]
+    users = [value for name, value in steps if name == "USER"]
     assert users == ["midspan"], "it must not run as root"
     assert names.index("USER") < names.index("ENTRYPOINT")
-    entry = json.loads(dict(found)["ENTRYPOINT"])
+    entry = json.loads(dict(steps)["ENTRYPOINT"])
     assert entry[:2] == ["midspan", "serve"]
     assert {part for part in entry if part.startswith("--")} <= flags("serve")
-    check = dict(found)["HEALTHCHECK"]
+    check = dict(steps)["HEALTHCHECK"]
     assert json.loads(check[check.index("[") :])[0] == "python"
 
 
@@ -71,9 +71,9 @@ def test_the_extras_of_the_image_exist() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
         "optional-dependencies"
     ]
-    wanted = re.search(r'"\.\[([a-z,]+)\]"', (ROOT / "Dockerfile").read_text())
-    assert wanted is not None
-    assert set(wanted[1].split(",")) <= set(extras)
+    match = re.search(r'"\.\[([a-z,]+)\]"', (ROOT / "Dockerfile").read_text())
+    assert match is not None
+    assert set(match[1].split(",")) <= set(extras)
 
 
 def test_the_compose_file_is_well_formed_and_closed() -> None:
@@ -105,9 +105,9 @@ def manifests() -> list[dict[str, Any]]:
 
 
 def test_the_cluster_runs_it_closed_and_with_probes() -> None:
-    found = {document["kind"]: document for document in manifests()}
-    assert set(found) == {"PersistentVolumeClaim", "Deployment", "Service"}
-    pod = found["Deployment"]["spec"]["template"]["spec"]
+    documents = {document["kind"]: document for document in manifests()}
+    assert set(documents) == {"PersistentVolumeClaim", "Deployment", "Service"}
+    pod = documents["Deployment"]["spec"]["template"]["spec"]
     assert pod["securityContext"]["runAsNonRoot"] is True
     [container] = pod["containers"]
     assert {part for part in container["args"] if part.startswith("--")} <= flags("serve")
@@ -122,9 +122,9 @@ def test_the_cluster_runs_it_closed_and_with_probes() -> None:
         if part.startswith("/"):
             assert part.startswith(tuple(mounts.values())), part
     ports = {port["name"] for port in container["ports"]}
-    assert {port["targetPort"] for port in found["Service"]["spec"]["ports"]} <= ports
-    labels = found["Deployment"]["spec"]["template"]["metadata"]["labels"]
-    assert found["Service"]["spec"]["selector"].items() <= labels.items()
+    assert {port["targetPort"] for port in documents["Service"]["spec"]["ports"]} <= ports
+    labels = documents["Deployment"]["spec"]["template"]["metadata"]["labels"]
+    assert documents["Service"]["spec"]["selector"].items() <= labels.items()
     assert not str(container["image"]).endswith(":latest")
 
 

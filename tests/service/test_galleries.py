@@ -41,9 +41,9 @@ def client(app: Any) -> Iterator[TestClient]:
         yield client
 
 
-def test_the_list_and_the_default(client: TestClient) -> None:
-    found = client.get("/v1/galleries").json()["galleries"]
-    assert [(one["name"], one["default"], one["items"]) for one in found] == [
+def test_galleries_are_listed_and_the_first_is_the_default(client: TestClient) -> None:
+    listed = client.get("/v1/galleries").json()["galleries"]
+    assert [(one["name"], one["default"], one["items"]) for one in listed] == [
         ("shop", True, 60),
         ("archive", False, 12),
     ]
@@ -62,8 +62,8 @@ def test_a_search_and_its_thumbnails_stay_in_their_gallery(client: TestClient) -
         assert all(hit["thumbnail"].startswith(f"{prefix}/thumbnails/") for hit in hits)
         assert client.get(hits[0]["thumbnail"]).status_code == 200
         image = {"file": ("a.png", encoded(3))}
-        found = client.post(f"{prefix}/search/image", files=image, data={"k": "50"})
-        assert len(found.json()["results"]) == min(50, items)
+        response = client.post(f"{prefix}/search/image", files=image, data={"k": "50"})
+        assert len(response.json()["results"]) == min(50, items)
 
 
 def test_writes_and_the_audit_log_stay_in_their_gallery(client: TestClient) -> None:
@@ -119,7 +119,7 @@ def test_a_job_is_found_where_its_location_says(client: TestClient) -> None:
         "/v1/galleries/",
     ],
 )
-def test_what_is_no_gallery_is_not_found(client: TestClient, path: str) -> None:
+def test_unknown_gallery_paths_are_not_found(client: TestClient, path: str) -> None:
     assert client.get(path).status_code in (400, 404)
 
 
@@ -133,7 +133,7 @@ def test_the_role_of_a_route_holds_in_every_gallery(app: Any) -> None:
         assert refused.status_code == 403
 
 
-def test_the_client_of_one_gallery(app: Any) -> None:
+def test_client_with_gallery_reads_only_that_gallery(app: Any) -> None:
     from midspan.client import Client
 
     with (
@@ -167,13 +167,13 @@ def test_galleries_of_the_command_line_and_the_file(tmp_path: Path) -> None:
         'batch = 8\n[[galleries]]\nname = "shop"\ngallery = "b.midspan"\nencoder = "e"\n'
         '[[galleries]]\nname = "third"\ngallery = "c.midspan"\nbatch = 9\n'
     )
-    found = read_settings(file, {"port": 1, "encoder": "x"}, galleries=list(named.values()))
-    assert [(one.name, one.gallery, one.batch, one.encoder) for one in found.galleries] == [
+    settings = read_settings(file, {"port": 1, "encoder": "x"}, galleries=list(named.values()))
+    assert [(one.name, one.gallery, one.batch, one.encoder) for one in settings.galleries] == [
         ("shop", "a.midspan", 8, "e"),
         ("archive", "postgresql://h/db?table=t", 8, "x"),
         ("third", "c.midspan", 9, "x"),
     ]
-    assert found.server.port == 1
+    assert settings.server.port == 1
 
 
 @pytest.mark.parametrize(

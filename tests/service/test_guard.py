@@ -56,7 +56,7 @@ def test_bodies_are_capped_by_length_and_while_they_stream(serve: Serve) -> None
     assert client.post("/nothing", content=b" " * 70_000).status_code == 413
 
 
-def test_who_leaves_before_the_body_is_there_is_no_fault(
+def test_disconnect_before_the_whole_body_is_not_logged_as_an_error(
     shared: TestClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     parts = [
@@ -107,7 +107,7 @@ def test_faults_show_no_internals(
     assert [record.fields["request_id"] for record in caplog.records] == ["fault-1"]  # type: ignore[attr-defined]
 
 
-def test_places_on_this_machine_are_not_told(shared: TestClient) -> None:
+def test_error_messages_do_not_contain_server_paths(shared: TestClient) -> None:
     core = core_of(shared)
     answer = shared.get("/v1/items/nobody")
     assert answer.json()["error"] == {
@@ -222,7 +222,7 @@ def test_kept_answers_are_bounded(serve: Serve) -> None:
     assert [("idempotency-replayed" in answer.headers) for answer in again] == [True, True, False]
 
 
-def test_events_tell_real_changes_and_end_with_the_service(serve: Serve) -> None:
+def test_event_stream_sends_changes_and_ends_when_the_hub_closes(serve: Serve) -> None:
     client = serve()
     context = client.app.state.galleries["default"]  # type: ignore[attr-defined]
 
@@ -245,7 +245,7 @@ def test_events_tell_real_changes_and_end_with_the_service(serve: Serve) -> None
     assert client.get("/v1/events").status_code == 503, "closing: no new streams"
 
 
-def test_events_tell_at_once_what_was_done_here(
+def test_event_stream_sends_own_changes_immediately(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("midspan.service.events.LOOK", 20.0)

@@ -60,7 +60,7 @@ def fine(client: TestClient, method: str, path: str, **what: object) -> int:
 
 
 @pytest.mark.slow
-def test_hostile_images(hostile: TestClient) -> None:
+def test_hostile_images_are_refused_without_a_server_error(hostile: TestClient) -> None:
     for name, data in corpus.images().items():
         for method, path in (("POST", "/v1/search/image"), ("PUT", f"/v1/items/img-{name}")):
             status = fine(hostile, method, path, files={"file": (name, data)})
@@ -71,14 +71,14 @@ def test_hostile_images(hostile: TestClient) -> None:
                 assert status == 422, name
 
 
-def test_hostile_json(hostile: TestClient) -> None:
+def test_hostile_json_causes_no_server_error(hostile: TestClient) -> None:
     headers = {"content-type": "application/json"}
     for content in corpus.bodies().values():
         for method, path in JSON_ROUTES:
             fine(hostile, method, path, content=content, headers=headers)
 
 
-def test_hostile_forms(hostile: TestClient) -> None:
+def test_hostile_forms_are_refused(hostile: TestClient) -> None:
     for name, kind, body in corpus.forms():
         headers = {"content-type": kind.decode()}
         for method, path in (
@@ -111,7 +111,7 @@ def test_mutated_images_and_bodies(hostile: TestClient) -> None:
         "/v1/upgrade/failures?after=%0a", "/v1/audit?limit=0", "/nothing", "/v1/items/%F0%9F%98%80",
     ],
 )  # fmt: skip
-def test_hostile_paths(hostile: TestClient, path: str) -> None:
+def test_hostile_paths_cause_no_server_error(hostile: TestClient, path: str) -> None:
     fine(hostile, "GET", path)
     fine(hostile, "DELETE", path.partition("?")[0])
 

@@ -31,10 +31,10 @@ def parts_of(*parts: bytes) -> Any:
 
 
 async def read_back(body: Any) -> bytes:
-    receive, found = body.replay(None), b""
+    receive, received = body.replay(None), b""
     while (message := await receive())["more_body"]:
-        found += message["body"]
-    return found
+        received += message["body"]
+    return received
 
 
 @pytest.mark.parametrize("room", [MIB, 0])
@@ -101,10 +101,10 @@ def talk(address: tuple[str, int], *parts: bytes) -> bytes:
     with socket.create_connection(address, timeout=20) as wire:
         for part in parts:
             wire.sendall(part)
-        found = b""
+        received = b""
         while more := wire.recv(65536):
-            found += more
-        return found
+            received += more
+        return received
 
 
 def test_slow_headers_and_bodies_have_a_deadline(shop: Shop, tmp_path: Path) -> None:

@@ -69,9 +69,9 @@ def test_the_vector_of_an_item_below_the_item(client: TestClient) -> None:
 
 
 def test_facets_count_values_of_what_matches(shared: TestClient) -> None:
-    found = shared.post("/v1/facets", json={"fields": ["labels", "nothing"]}).json()
-    assert (found["items"], found["complete"], found["facets"]["nothing"]) == (60, True, [])
-    counts = {one["value"]: one["count"] for one in found["facets"]["labels"]}
+    answer = shared.post("/v1/facets", json={"fields": ["labels", "nothing"]}).json()
+    assert (answer["items"], answer["complete"], answer["facets"]["nothing"]) == (60, True, [])
+    counts = {one["value"]: one["count"] for one in answer["facets"]["labels"]}
     assert counts == dict.fromkeys(range(KINDS), 10)
     body = {"fields": ["labels"], "filter": {"price": {"$lt": 8}}, "limit": 2}
     some = shared.post("/v1/facets", json=body).json()
@@ -106,9 +106,9 @@ def test_near_identical_items_are_found_in_groups(client: TestClient) -> None:
     moved = (np.array(vector) + 1e-4).tolist()
     for id, one in {"copy/a": vector, "copy/b": moved}.items():
         client.put(f"/v1/items/{id}", json={"vector": one})
-    found = client.post("/v1/duplicates", json={"threshold": 0.99999}).json()
-    assert found["items"] == 62
-    [group] = [group for group in found["groups"] if "copy/a" in group["ids"]]
+    body = client.post("/v1/duplicates", json={"threshold": 0.99999}).json()
+    assert body["items"] == 62
+    [group] = [group for group in body["groups"] if "copy/a" in group["ids"]]
     assert group["ids"] == ["copy/a", "copy/b", name(5)]
     assert group["score"] == pytest.approx(1.0, abs=1e-5)
 

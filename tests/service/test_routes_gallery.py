@@ -29,7 +29,7 @@ def test_info_is_what_the_gallery_holds(shared: TestClient) -> None:
     assert core_of(shared).gallery.location not in json.dumps(info)
 
 
-def test_verify_health_and_ready(shared: TestClient) -> None:
+def test_verify_healthz_and_readyz_report_a_good_gallery(shared: TestClient) -> None:
     verified = shared.get("/v1/gallery/verify").json()
     assert (verified["ok"], verified["items"]) == (True, 60)
     assert shared.get("/healthz").json() == {"status": "ok"}
@@ -64,14 +64,14 @@ def test_metrics_count_requests_items_and_queues(shared: TestClient) -> None:
     answer = shared.get("/metrics")
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
     lines = answer.text.splitlines()
-    for wanted in (
+    for expected in (
         'midspan_items{gallery="default",space="old"} 60.0',
         'midspan_upgrade_phase{gallery="default",phase="none"} 1.0',
         'midspan_gate{gallery="default",verdict="FAIL"} 0.0',
         'midspan_backfill_rate{gallery="default"} 0.0',
         'midspan_queue_depth{queue="write"} 0.0',
     ):
-        assert wanted in lines
+        assert expected in lines
     route = 'method="POST",route="/v1/search/item"'
     assert any(f"midspan_request_seconds_count{{{route}}}" in line for line in lines)
     assert any(f'midspan_requests_total{{{route},status="404"}}' in line for line in lines)
@@ -98,7 +98,7 @@ def test_the_page_is_a_fixed_set_of_files(shared: TestClient, tmp_path: Path) ->
     assert load_page(tmp_path / "nothing") == {}
 
 
-def test_openapi_tells_every_route_with_its_bodies(shared: TestClient) -> None:
+def test_openapi_describes_every_route_with_its_bodies(shared: TestClient) -> None:
     from midspan.service.routes import TABLE
 
     document = shared.get("/openapi.json").json()

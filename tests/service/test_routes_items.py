@@ -46,9 +46,9 @@ def test_an_item_put_as_image_is_embedded_stored_and_found(client: TestClient) -
     assert core.image_roots.uploads is not None
     assert stored.is_relative_to(core.image_roots.uploads)
     assert stored.stat().st_mode & 0o077 == 0
-    found = client.post("/v1/search/image", files={"file": encoded(77)}).json()["results"][0]
-    assert found["id"] == id
-    assert client.get(found["thumbnail"]).headers["x-content-type-options"] == "nosniff"
+    hit = client.post("/v1/search/image", files={"file": encoded(77)}).json()["results"][0]
+    assert hit["id"] == id
+    assert client.get(hit["thumbnail"]).headers["x-content-type-options"] == "nosniff"
 
     again = client.put(path(id), files={"file": encoded(78)})
     assert again.json()["written"] == 1
@@ -83,7 +83,7 @@ def test_an_item_that_keeps_its_image_when_another_shows_the_same(client: TestCl
     assert client.get("/v1/thumbnails/b").status_code == 200
 
 
-def test_put_by_vector_and_patch(client: TestClient) -> None:
+def test_put_by_vector_then_patch_merges_the_payload(client: TestClient) -> None:
     body = {"vector": vector_of(client, 3), "payload": {"x": 1}, "uri": "s3://bucket/3"}
     assert client.put(path("v"), json=body).status_code == 200
     item = client.get(path("v")).json()
@@ -142,7 +142,7 @@ def test_during_an_upgrade_new_items_come_in_both_spaces(client: TestClient) -> 
     assert np.allclose(stored[0], vector_of(client, 33), atol=1e-5)
 
 
-def test_writes_are_in_the_audit_trail_with_who(client: TestClient) -> None:
+def test_writes_are_in_the_audit_log_with_the_caller(client: TestClient) -> None:
     client.put(path("seen"), files={"file": encoded(1)}, headers={"x-request-id": "req-1"})
     client.delete(path("seen"))
     entries = client.get("/v1/audit").json()["entries"]
@@ -203,7 +203,9 @@ def test_only_images_in_allowed_folders_are_shown(client: TestClient, tmp_path: 
     assert client.get("/v1/thumbnails/nobody", params={"size": 10**6}).status_code == 422
 
 
-def test_a_uri_elsewhere_tells_nothing_of_this_machine(serve: Serve, tmp_path: Path) -> None:
+def test_uri_outside_allowed_folders_reveals_nothing_of_the_server(
+    serve: Serve, tmp_path: Path
+) -> None:
     there = tmp_path / "secret.png"
     there.write_bytes(encoded(1))
     client = serve()

@@ -16,8 +16,8 @@ from tests.service.shop import KINDS, encoded, name, picture
 
 
 def core_of(client: TestClient) -> Core:
-    found: Core = client.app.state.galleries["default"].core  # type: ignore[attr-defined]
-    return found
+    core: Core = client.app.state.galleries["default"].core  # type: ignore[attr-defined]
+    return core
 
 
 def vector_of(client: TestClient, number: int) -> list[float]:
@@ -31,8 +31,8 @@ def post(client: TestClient, path: str, body: Any) -> Any:
         time.sleep(0.1)  # on a busy machine a step becomes a job
         answer = client.get(f"/v1/jobs/{answer.json()['job_id']}")
     assert answer.status_code == 200, answer.text
-    found = answer.json()
-    return found["result"] if "job_id" in found else found
+    content = answer.json()
+    return content["result"] if "job_id" in content else content
 
 
 def test_an_uploaded_image_finds_itself_and_its_kind(shared: TestClient) -> None:
@@ -50,8 +50,8 @@ def test_an_uploaded_image_finds_itself_and_its_kind(shared: TestClient) -> None
 
 def test_filter_and_threshold_reach_the_search(shared: TestClient) -> None:
     data = {"k": "50", "filter": '{"price": {"$lt": 10}}', "threshold": "-1"}
-    found = shared.post("/v1/search/image", files={"file": encoded(3)}, data=data).json()
-    assert sorted(hit["payload"]["price"] for hit in found["results"]) == list(range(10))
+    body = shared.post("/v1/search/image", files={"file": encoded(3)}, data=data).json()
+    assert sorted(hit["payload"]["price"] for hit in body["results"]) == list(range(10))
     high = post(
         shared, "/v1/search/item", {"id": name(3), "k": 50, "threshold": 0.999999, "exact": True}
     )
@@ -61,12 +61,12 @@ def test_filter_and_threshold_reach_the_search(shared: TestClient) -> None:
 def test_search_by_vector_is_that_of_the_gallery(shared: TestClient) -> None:
     queries = [vector_of(shared, number) for number in (1, 2)]
     core = core_of(shared)
-    wanted = core.gallery.search(
+    expected = core.gallery.search(
         np.array(queries, np.float32), space=core.gallery.space, k=4, exact=True
     )
     many = post(shared, "/v1/search/vector", {"vectors": queries, "k": 4, "exact": True})
     assert [[hit["id"] for hit in hits] for hits in many["results"]] == [
-        [hit.id for hit in hits] for hits in wanted
+        [hit.id for hit in hits] for hits in expected
     ]
     one = post(shared, "/v1/search/vector", {"vector": queries[0], "k": 4, "exact": True})
     assert one["results"] == many["results"][0]
@@ -75,8 +75,8 @@ def test_search_by_vector_is_that_of_the_gallery(shared: TestClient) -> None:
 
 
 def test_more_like_this_leaves_the_item_itself_out(shared: TestClient) -> None:
-    found = post(shared, "/v1/search/item", {"id": name(4), "k": 59})
-    ids = [hit["id"] for hit in found["results"]]
+    body = post(shared, "/v1/search/item", {"id": name(4), "k": 59})
+    ids = [hit["id"] for hit in body["results"]]
     assert name(4) not in ids
     assert len(set(ids)) == 59
 
@@ -139,18 +139,18 @@ def test_before_and_after_of_the_same_query(client: TestClient) -> None:
     core = core_of(client)
     upgrade = Upgrade.start(core.gallery, to=core.encoders.loaded[1].space, order="random")
     upgrade.run(core.embed_into(core.encoders.loaded[1].space.fingerprint), limit=30)  # type: ignore[arg-type]
-    found = post(client, "/v1/search/compare", {"id": name(1), "k": 10})
-    assert {hit["space_role"] for hit in found["before"]} == {"old"}
-    assert {hit["space_role"] for hit in found["after"]} == {"old", "new"}
-    before = [hit["id"] for hit in found["before"]]
-    after = [hit["id"] for hit in found["after"]]
+    compared = post(client, "/v1/search/compare", {"id": name(1), "k": 10})
+    assert {hit["space_role"] for hit in compared["before"]} == {"old"}
+    assert {hit["space_role"] for hit in compared["after"]} == {"old", "new"}
+    before = [hit["id"] for hit in compared["before"]]
+    after = [hit["id"] for hit in compared["after"]]
     assert name(1) not in before + after
-    for flip in found["flips"]:
+    for flip in compared["flips"]:
         was = before.index(flip["id"]) + 1 if flip["id"] in before else None
         now = after.index(flip["id"]) + 1 if flip["id"] in after else None
         assert (flip["from"], flip["to"]) == (was, now)
         assert was != now
-    changed = {flip["id"] for flip in found["flips"]}
+    changed = {flip["id"] for flip in compared["flips"]}
     same = {id for rank, id in enumerate(before) if rank < len(after) and after[rank] == id}
     assert changed == set(before + after) - same
     image = client.post("/v1/search/compare", files={"file": encoded(1)}, data={"k": "3"})
@@ -173,8 +173,8 @@ def image(client: TestClient, number: int, **headers: str) -> list[dict[str, Any
         "/v1/search/image", files={"file": encoded(number)}, data={"k": "8"}, headers=headers
     )
     assert answer.status_code == 200, answer.text
-    found: list[dict[str, Any]] = answer.json()["results"]
-    return found
+    hits: list[dict[str, Any]] = answer.json()["results"]
+    return hits
 
 
 def start_both(client: TestClient, *, traffic: float = 1.0) -> None:
@@ -197,14 +197,14 @@ def test_mode_both_embeds_an_image_with_both_encoders_and_decodes_it_once(
         return fit(data, box)
 
     monkeypatch.setattr(core.decoder, "fit", watched)
-    found = image(client, 7)
+    hits = image(client, 7)
     assert len(decoded) == 1
     vectors = [one.vectors([picture(7)]) for one in core.encoders.loaded]
     spaces = [one.space for one in core.encoders.loaded]
-    wanted = core.gallery.search_in(list(zip(spaces, vectors, strict=True)), k=8)[0]
-    assert [hit["id"] for hit in found] == [hit.id for hit in wanted]
-    assert {hit["space_role"] for hit in found} == {"old", "new"}
-    ranks = [hit["rank_score"] for hit in found]
+    expected = core.gallery.search_in(list(zip(spaces, vectors, strict=True)), k=8)[0]
+    assert [hit["id"] for hit in hits] == [hit.id for hit in expected]
+    assert {hit["space_role"] for hit in hits} == {"old", "new"}
+    ranks = [hit["rank_score"] for hit in hits]
     assert ranks == sorted(ranks, reverse=True)
     body = {
         "vector": vectors[0][0].tolist(),
@@ -212,7 +212,7 @@ def test_mode_both_embeds_an_image_with_both_encoders_and_decodes_it_once(
         "also": [{"space": spaces[1].fingerprint, "vectors": vectors[1].tolist()}],
         "k": 8,
     }
-    assert post(client, "/v1/search/vector", body)["results"] == found
+    assert post(client, "/v1/search/vector", body)["results"] == hits
 
 
 def test_traffic_splits_image_searches_and_the_status_counts_each_arm(client: TestClient) -> None:

@@ -34,7 +34,9 @@ def until(client: TestClient, good: Callable[[Any], bool]) -> Any:
     return status
 
 
-def test_a_whole_upgrade_over_http(client: TestClient) -> None:
+def test_upgrade_over_http_from_start_to_finish_answers_from_the_new_space(
+    client: TestClient,
+) -> None:
     plan = post(client, "plan")
     assert (plan["items"], plan["to_embed"], plan["mode"]) == (60, 60, "direct")
     assert plan["gate"]["labelled"] is True
@@ -90,15 +92,15 @@ def test_a_whole_upgrade_over_http(client: TestClient) -> None:
     assert forgotten["phase"] == "none"
     info = client.get("/v1/gallery").json()
     assert [space["role"] for space in info["spaces"].values()] == ["live"]
-    found = client.post("/v1/search/image", files={"file": encoded(8)}).json()["results"]
-    assert found[0]["id"] == name(8)
+    hits = client.post("/v1/search/image", files={"file": encoded(8)}).json()["results"]
+    assert hits[0]["id"] == name(8)
     assert client.get("/v1/upgrade/curve").json() == curve, "the last curve stays"
     whats = [entry["what"] for entry in client.get("/v1/audit").json()["entries"]]
     for what in ("upgrade start", "service run", "upgrade quality", "upgrade gate"):
         assert what in whats
 
 
-def test_pause_resume_and_rollback(client: TestClient) -> None:
+def test_rollback_after_pause_and_resume_restores_the_old_space(client: TestClient) -> None:
     post(client, "start", {"order": "random", "sample": 0})
     post(client, "run", {"max_rate": 10.0})  # 6 s for all: time enough to pause it
     until(client, lambda status: status["new"] > 0)
@@ -113,9 +115,9 @@ def test_pause_resume_and_rollback(client: TestClient) -> None:
     rolled = post(client, "rollback")
     assert rolled["phase"] == "none"
     until(client, lambda status: not status["job"]["running"])
-    found = client.post("/v1/search/image", files={"file": encoded(8)}, data={"k": "60"}).json()
-    assert {hit["space"] for hit in found["results"]} == {core_of(client).gallery.state.live[0]}
-    assert len(found["results"]) == 60
+    body = client.post("/v1/search/image", files={"file": encoded(8)}, data={"k": "60"}).json()
+    assert {hit["space"] for hit in body["results"]} == {core_of(client).gallery.state.live[0]}
+    assert len(body["results"]) == 60
 
 
 def test_broken_pictures_are_on_the_list_with_their_reason(serve: Serve, shop: Shop) -> None:
@@ -143,7 +145,7 @@ def test_broken_pictures_are_on_the_list_with_their_reason(serve: Serve, shop: S
     assert client.post("/v1/upgrade/retry").status_code == 409
 
 
-def test_vectors_that_were_made_elsewhere_need_no_encoder(
+def test_vectors_computed_elsewhere_need_no_encoder(
     serve: Serve, shop: Shop, tmp_path: Path
 ) -> None:
     file = new_vectors(shop).save(tmp_path / "new.npz")
@@ -152,7 +154,7 @@ def test_vectors_that_were_made_elsewhere_need_no_encoder(
     assert until(client, lambda status: status["old"] == 0)["new"] == 60
 
 
-def test_a_bridge_of_the_set_up_maps_the_gallery(serve: Serve, shop: Shop, tmp_path: Path) -> None:
+def test_configured_bridge_maps_the_gallery(serve: Serve, shop: Shop, tmp_path: Path) -> None:
     from tests.service.shop import _encoders
 
     pictures = [picture(n) for n in range(100, 160)]
@@ -171,9 +173,9 @@ def test_a_bridge_of_the_set_up_maps_the_gallery(serve: Serve, shop: Shop, tmp_p
     assert (started["phase"], started["mode"]) == ("running", "map-gallery")
     info = client.get("/v1/gallery").json()
     assert sorted(s["role"] for s in info["spaces"].values()) == ["mapped", "old", "target"]
-    found = client.post("/v1/search/item", json={"id": name(2), "k": 59}).json()["results"]
-    assert len({hit["id"] for hit in found}) == 59
-    assert {hit["space_role"] for hit in found} == {"old"}
+    hits = client.post("/v1/search/item", json={"id": name(2), "k": 59}).json()["results"]
+    assert len({hit["id"] for hit in hits}) == 59
+    assert {hit["space_role"] for hit in hits} == {"old"}
     image = client.post("/v1/search/image", files={"file": encoded(2)}).json()["results"]
     assert image[0]["payload"]["labels"] == 2
 
@@ -192,7 +194,7 @@ def test_an_unknown_order_is_a_field_that_cannot_be_used(client: TestClient) -> 
     assert {"type": "string", "enum": list(ORDERS)} in described["anyOf"]
 
 
-def test_without_a_new_encoder_there_is_nowhere_to_go(serve: Serve) -> None:
+def test_start_without_a_new_encoder_is_refused(serve: Serve) -> None:
     client = serve(new_encoder=None)
     assert client.get("/v1/gallery").json()["can_upgrade"] is False
     for verb in ("plan", "start"):
@@ -201,7 +203,7 @@ def test_without_a_new_encoder_there_is_nowhere_to_go(serve: Serve) -> None:
         assert "`new_encoder`" in answer.json()["error"]["message"]
 
 
-def test_the_trail_keeps_the_worst_flips_and_no_more_than_it_can_hold() -> None:
+def test_audit_log_keeps_the_worst_flips_within_its_size_limit() -> None:
     def flip(number: int, size: int) -> Flipped:
         return Flipped(f"{number:04}" + "q" * size, ("a",), ("b",), 1, None, ())
 

@@ -137,11 +137,11 @@ def test_kill_9_during_adds_loses_nothing_that_was_acknowledged(shop: Shop, plac
         assert server.end(signal.SIGTERM) == 0
 
 
-def test_kill_9_during_a_backfill_and_the_upgrade_goes_on_by_itself(shop: Shop, place: str) -> None:
+def test_upgrade_continues_by_itself_after_kill_9_during_a_backfill(shop: Shop, place: str) -> None:
     def status(server: Server) -> dict[str, int]:
-        found: dict[str, int] = httpx.get(f"{server.url}/v1/upgrade", timeout=PATIENCE).json()
-        assert found["old"] + found["new"] + found["failed"] == found["all"] == 60
-        return found
+        counts: dict[str, int] = httpx.get(f"{server.url}/v1/upgrade", timeout=PATIENCE).json()
+        assert counts["old"] + counts["new"] + counts["failed"] == counts["all"] == 60
+        return counts
 
     def until(server: Server, new: int) -> None:
         deadline = time.monotonic() + PATIENCE
@@ -167,8 +167,8 @@ def test_kill_9_during_a_backfill_and_the_upgrade_goes_on_by_itself(shop: Shop, 
     try:
         until(server, 60)
         query = {"vector": new_vectors(shop).vectors[5].tolist()}
-        found = httpx.post(f"{server.url}/v1/search/vector", json=query, timeout=PATIENCE).json()
-        assert (found["results"][0]["id"], found["results"][0]["space_role"]) == (name(5), "new")
+        answer = httpx.post(f"{server.url}/v1/search/vector", json=query, timeout=PATIENCE).json()
+        assert (answer["results"][0]["id"], answer["results"][0]["space_role"]) == (name(5), "new")
     finally:
         server.end(signal.SIGTERM)
 

@@ -55,7 +55,7 @@ def test_thumbnails_and_pixels_are_those_of_the_file(
     assert set(made.hopeless) == {"broken", "other"}
 
 
-def test_nothing_else_is_opened(serve: Serve, shards: Path, tmp_path: Path) -> None:
+def test_uris_outside_the_shards_are_not_opened(serve: Serve, shards: Path, tmp_path: Path) -> None:
     client = serve(images=(shards,))
     (shards / "link.tar").symlink_to(tmp_path / "secret.tar")
     (shards / "cut.tar").write_bytes((shards / "a.tar").read_bytes()[:700])

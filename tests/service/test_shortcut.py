@@ -31,7 +31,7 @@ def asked(app: Shortcut, method: str, path: str, kind: str = "http") -> str:
     return b"".join(said).decode()
 
 
-def test_only_the_very_method_and_path_leave_the_long_way() -> None:
+def test_shortcut_handles_only_the_exact_method_and_path() -> None:
     async def long_way(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.body", "body": b"long way"})
 

@@ -19,23 +19,25 @@ def entry(what: str, who: str = "service@a", **details: object) -> AuditEvent:
     return AuditEvent(who=who, what=what, details=details)
 
 
-def test_the_wish_is_read_from_the_trail() -> None:
+def test_run_request_is_read_from_the_audit_log() -> None:
     start, ask = entry("upgrade start"), entry("service run", max_rate=5.0)
     work, other = entry("upgrade run"), entry("upgrade run", who="bob@cli")
     assert run_request([]) is None
     assert run_request([start]) is None
     assert run_request([other, start]) is None, "somebody else's worker is no wish of ours"
     assert run_request([work, other, ask, start]) == run_request([ask])
-    found = run_request([work])  # the wish itself is further back than what was read
-    assert found is not None
-    assert found.max_rate is None
+    request = run_request([work])  # the wish itself is further back than what was read
+    assert request is not None
+    assert request.max_rate is None
     asked = run_request([ask])
     assert asked is not None
     assert asked.max_rate == 5.0
     assert run_request([start, ask]) is None, "an earlier upgrade's"
 
 
-def test_a_new_server_goes_on_with_what_the_gallery_says(shop: Shop, tmp_path: Path) -> None:
+def test_new_server_continues_the_backfill_recorded_in_the_gallery(
+    shop: Shop, tmp_path: Path
+) -> None:
     place = make_gallery(shop, tmp_path / "g.midspan", count=24)
     core = open_core(shop, place)
     Upgrade.start(core.gallery, to=core.encoders.loaded[1].space, order="random")
@@ -82,7 +84,7 @@ def test_an_interrupted_forget_is_completed(shop: Shop, tmp_path: Path) -> None:
         close(core)
 
 
-def test_closing_stops_within_a_batch_and_keeps_the_wish(shop: Shop, tmp_path: Path) -> None:
+def test_closing_stops_within_a_batch_and_keeps_the_run_request(shop: Shop, tmp_path: Path) -> None:
     core = open_core(shop, make_gallery(shop, tmp_path / "g.midspan"), max_rate=2.0, batch=2)
     Upgrade.start(core.gallery, to=core.encoders.loaded[1].space, order="random")
     worker = UpgradeWorker(core, Quality(core))
@@ -149,10 +151,10 @@ def test_settings_from_a_file_under_those_of_the_command_line(tmp_path: Path) ->
         "[limits]\nimage_bytes = 1000\n"
     )
     given = {"gallery": "shop.midspan", "port": 9001, "encoder": None, "images": ()}
-    found = read_settings(file, given)
-    assert (found.server.port, found.server.hosts) == (9001, ("shop.example",))
-    assert found.server.limits == Limits(image_bytes=1000)
-    [gallery] = found.galleries
+    settings = read_settings(file, given)
+    assert (settings.server.port, settings.server.hosts) == (9001, ("shop.example",))
+    assert settings.server.limits == Limits(image_bytes=1000)
+    [gallery] = settings.galleries
     assert (gallery.name, gallery.label_key) == ("default", "kind")
     assert gallery.uploads_folder == Path("up")
     beside = GallerySettings(gallery="data/shop.midspan").uploads_folder

@@ -179,17 +179,17 @@ class Client:
             raise ItemError("give one of image=, id= and vector=")
         options = _options(k, filter, threshold, exact)
         if image is not None:
-            found = self._form("POST", "/v1/search/image", image, options)
+            response = self._form("POST", "/v1/search/image", image, options)
         elif id is not None:
-            found = self._post("/v1/search/item", {"id": id, **options})
+            response = self._post("/v1/search/item", {"id": id, **options})
         else:
             body = {"vector": np.asarray(vector).tolist(), "space": space, **options}
             body["also"] = [
                 {"space": name, "vectors": [np.asarray(one).tolist()]}
                 for name, one in (also or {}).items()
             ]
-            found = self._post("/v1/search/vector", body)
-        return read(SearchAnswer, found).results
+            response = self._post("/v1/search/vector", body)
+        return read(SearchAnswer, response).results
 
     def search_many(
         self,
@@ -227,8 +227,10 @@ class Client:
         if also is not None:
             further = {"space": also.space.fingerprint, "vectors": also.vectors.tolist()}
             body["also"] = [further]
-        found = self._post("/v1/search/vector", {**body, **_options(k, filter, threshold, exact)})
-        return read(SearchManyAnswer, found).results
+        response = self._post(
+            "/v1/search/vector", {**body, **_options(k, filter, threshold, exact)}
+        )
+        return read(SearchManyAnswer, response).results
 
     def compare(
         self,
@@ -281,9 +283,9 @@ class Client:
             params["filter"] = as_json(filter).decode()
         after: str | None = ""
         while after is not None:
-            found = read(ItemsPage, self._get("/v1/items", {**params, "after": after}))
-            yield from found.items
-            after = found.next
+            answer = read(ItemsPage, self._get("/v1/items", {**params, "after": after}))
+            yield from answer.items
+            after = answer.next
 
     def get(self, id: str) -> Item:
         """One item.
@@ -618,8 +620,8 @@ class Client:
         whole = {"space": embeddings.space.fingerprint, "mode": mode}
         written = 0
         for items in chunks(embeddings, uris=uris, payloads=payloads, also=also):
-            found = self._write("POST", "/v1/items", {**whole, "items": items})
-            written += read(Written, found).written
+            response = self._write("POST", "/v1/items", {**whole, "items": items})
+            written += read(Written, response).written
         return written
 
 

@@ -44,9 +44,9 @@ class ExploreVerbs:
         while after is not None:
             params = {"contains": text, "after": after, "limit": str(page)}
             call = Call(method="GET", path="/v1/items", params=params)
-            found = read(ItemsPage, self._transport.json(call))
-            yield from found.items
-            after = found.next
+            answer = read(ItemsPage, self._transport.json(call))
+            yield from answer.items
+            after = answer.next
 
     def replace_payload(self, id: str, payload: Mapping[str, Any]) -> Written:
         """This payload in place of the former; image and vectors stay."""

@@ -46,14 +46,14 @@ def _read(kind: Any, raw: object, where: str) -> Any:
 
 
 def _read_fields(kind: type, raw: dict[str, Any], where: str) -> Any:
-    found = {}
+    values = {}
     for name, wire, hint in _fields(kind):
         if wire not in raw:
             raise FormatError(
                 f"the service's answer has no {wire!r} in {where}; is it an older version?"
             )
-        found[name] = _read(hint, raw[wire], f"{where}.{wire}")
-    return kind(**found)
+        values[name] = _read(hint, raw[wire], f"{where}.{wire}")
+    return kind(**values)
 
 
 @functools.cache

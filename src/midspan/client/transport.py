@@ -244,10 +244,10 @@ class Transport:
 
 def _shut(stream: Any) -> None:
     """End a read that another thread waits in; to close the socket would leave it waiting."""
-    found = None if stream is None else stream.get_extra_info("socket")
-    if found is not None:
+    sock = None if stream is None else stream.get_extra_info("socket")
+    if sock is not None:
         with suppress(OSError):  # it ended by itself
-            socket.socket.shutdown(found, socket.SHUT_RDWR)  # of TLS: only what is below it
+            socket.socket.shutdown(sock, socket.SHUT_RDWR)  # of TLS: only what is below it
 
 
 def back_off(tries: int) -> float:

@@ -127,9 +127,9 @@ class UpgradeVerbs:
         after: str | None = ""
         while after is not None:
             params = {"after": after, "limit": str(page)}
-            found = read(FailuresPage, self._get("/v1/upgrade/failures", params))
-            yield from found.failures
-            after = found.next
+            answer = read(FailuresPage, self._get("/v1/upgrade/failures", params))
+            yield from answer.failures
+            after = answer.next
 
     def _step(self, name: str, body: Mapping[str, Any]) -> UpgradeStatus:
         return read(UpgradeStatus, self._post(name, body))

@@ -95,11 +95,11 @@ def flips(before: Sequence[Hit], after: Sequence[Hit]) -> list[dict[str, Any]]:
     """What differs between two rankings, by the rank in the first, then in the second."""
     was = {hit.id: rank for rank, hit in enumerate(before, start=1)}
     now = {hit.id: rank for rank, hit in enumerate(after, start=1)}
-    found = []
+    changes = []
     for id in [*was, *(id for id in now if id not in was)]:
         old, new = was.get(id), now.get(id)
         if old == new:
             continue
         change = "left" if new is None else "entered" if old is None else "moved"
-        found.append({"id": id, "change": change, "from": old, "to": new})
-    return found
+        changes.append({"id": id, "change": change, "from": old, "to": new})
+    return changes

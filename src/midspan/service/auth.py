@@ -65,13 +65,13 @@ class Tokens:
             raise Unauthorized("this service wants a token: Authorization: Bearer …")
         scheme, _, given = authorization.partition(" ")
         digest = _digest(given.strip())
-        found: Caller | None = None
+        caller: Caller | None = None
         for token in self._tokens:
             if hmac.compare_digest(digest, token.digest):
-                found = token.caller
-        if scheme.lower() != "bearer" or found is None:
+                caller = token.caller
+        if scheme.lower() != "bearer" or caller is None:
             raise Unauthorized("the token is not one of this service's")
-        return found
+        return caller
 
     def admit(self, role: Role, authorization: str | None) -> Caller:
         """The caller, if the role is theirs; without tokens everyone is."""
@@ -130,20 +130,20 @@ def _caller(role: str, name: str) -> Caller:
 
 def _check_private(file: Path) -> None:
     try:
-        found = file.stat()
+        info = file.stat()
     except OSError as error:
         raise ConfigError(f"{file}: the token file cannot be read ({error.strerror})") from error
-    mode = found.st_mode
-    if _mounted_for_us(found):
+    mode = info.st_mode
+    if _mounted_for_us(info):
         mode &= ~0o040
     if not stat.S_ISREG(mode) or mode & 0o077:
         raise ConfigError(f"{file}: others may read the tokens; run: chmod 600 {file}")
 
 
-def _mounted_for_us(found: os.stat_result) -> bool:
+def _mounted_for_us(info: os.stat_result) -> bool:
     """A secret of Kubernetes with fsGroup belongs to root, and our group reads it."""
     ours = {os.getgid(), *os.getgroups()}
-    return found.st_uid == 0 and os.getuid() != 0 and found.st_gid in ours
+    return info.st_uid == 0 and os.getuid() != 0 and info.st_gid in ours
 
 
 def _long_enough(token: str, name: str) -> str:

@@ -55,18 +55,18 @@ class GalleryPrefix:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"].startswith(PREFIX):
-            found = _OF_GALLERY.fullmatch(scope["path"])
-            if found is not None:
-                path = f"/v1/{found[2] or 'gallery'}"
-                state = {**scope.get("state", {}), "gallery": found[1]}
+            match = _OF_GALLERY.fullmatch(scope["path"])
+            if match is not None:
+                path = f"/v1/{match[2] or 'gallery'}"
+                state = {**scope.get("state", {}), "gallery": match[1]}
                 scope = {**scope, "path": path, "state": state}
         await self.app(scope, receive, send)
 
 
 def all_contexts(request: Request) -> Mapping[str, Context]:
     """By name, the default first."""
-    found: Mapping[str, Context] = request.app.state.galleries
-    return found
+    contexts: Mapping[str, Context] = request.app.state.galleries
+    return contexts
 
 
 def context_of(request: Request) -> Context:
@@ -81,8 +81,8 @@ def context_of(request: Request) -> Context:
 
 def tenant_of(request: Request) -> str | None:
     """Whose items the caller sees; None: all."""
-    found: str | None = request.state.caller.tenant
-    return found
+    tenant: str | None = request.state.caller.tenant
+    return tenant
 
 
 def stored_id(request: Request, id: str) -> str:

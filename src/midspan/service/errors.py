@@ -137,15 +137,17 @@ def error_answer(
     return as_response(Described(status, detail, headers or {}))
 
 
-def as_response(found: Described) -> Response:
-    content = to_json({"error": asdict(found.detail)})
-    return Response(content, status_code=found.status, headers=dict(found.headers), media_type=JSON)
+def as_response(described: Described) -> Response:
+    content = to_json({"error": asdict(described.detail)})
+    return Response(
+        content, status_code=described.status, headers=dict(described.headers), media_type=JSON
+    )
 
 
 def answer_to(error: Exception, *, request_id: str, hide: Mapping[str, str]) -> Response | None:
     """The answer to a known error; None: it is a fault of ours."""
-    found = describe(error, request_id=request_id, hide=hide)
-    return None if found is None else as_response(found)
+    described = describe(error, request_id=request_id, hide=hide)
+    return None if described is None else as_response(described)
 
 
 JSON = "application/json"

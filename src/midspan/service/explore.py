@@ -51,22 +51,22 @@ def facets(gallery: Gallery, fields: Sequence[str], filter: Filter | None, *, li
         facets={
             field: tuple(
                 FacetCount(value=values[key], count=count)
-                for key, count in found.most_common(limit)
+                for key, count in counter.most_common(limit)
             )
-            for field, found in counts.items()
+            for field, counter in counts.items()
         },
         complete=complete,
     )
 
 
-def _values(found: Any) -> list[Any]:
+def _values(value: Any) -> list[Any]:
     """Each of a list counts; an object does not."""
-    if found is None or isinstance(found, dict):
+    if value is None or isinstance(value, dict):
         return []
     return (
-        [one for one in found if not isinstance(one, dict | list)]
-        if isinstance(found, list)
-        else [found]
+        [one for one in value if not isinstance(one, dict | list)]
+        if isinstance(value, list)
+        else [value]
     )
 
 
@@ -74,17 +74,17 @@ def containing(
     gallery: Gallery, text: str, filter: Filter | None, *, after: str, limit: int
 ) -> tuple[list[Item], str | None]:
     """(items with this text in their id or payload, where to continue); case does not matter."""
-    sought, found, looked = text.casefold(), list[Item](), 0
+    sought, matches, looked = text.casefold(), list[Item](), 0
     for page in pages(gallery, filter, after=after):
         for item in page:
             if _contains(item, sought):
-                found.append(item)
-                if len(found) == limit:
-                    return found, item.id
+                matches.append(item)
+                if len(matches) == limit:
+                    return matches, item.id
         looked += len(page)
         if looked >= MOST_CONTAINS and len(page) == PAGE:
-            return found, page[-1].id
-    return found, None
+            return matches, page[-1].id
+    return matches, None
 
 
 def _contains(item: Item, sought: str) -> bool:
@@ -114,10 +114,10 @@ def duplicates(
                 ids = [item.id for item in page[first : first + QUERIES]]
                 asked = gallery.vectors(ids, space=name)
                 if len(asked):
-                    found = gallery.search(
+                    results = gallery.search(
                         asked.vectors, space=space, k=NEIGHBOURS, filter=filter, threshold=threshold
                     )
-                    for id, hits in zip(asked.ids.tolist(), found, strict=True):
+                    for id, hits in zip(asked.ids.tolist(), results, strict=True):
                         for hit in hits:
                             if hit.id != id:
                                 _join(parent, id, hit.id)

@@ -103,8 +103,8 @@ class Guard:
         method = "GET" if method == "HEAD" else method
         if (rule := self._plain.get((method, path))) is not None:
             return rule
-        for wanted, pattern, rule in self._patterns:
-            if wanted == method and pattern.match(path):
+        for rule_method, pattern, rule in self._patterns:
+            if rule_method == method and pattern.match(path):
                 return rule
         return None
 

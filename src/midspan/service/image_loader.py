@@ -66,14 +66,14 @@ class ImageLoader:
 
     def read(self, box: Box, items: Sequence[Item]) -> ReadImages:
         """A broken picture is the item's fault and never the service's."""
-        found, errors = dict[str, Pixels](), dict[str, str]()
+        decoded, errors = dict[str, Pixels](), dict[str, str]()
         for item in items:
             try:
-                found[item.id] = self.pixels(item.uri, box)
+                decoded[item.id] = self.pixels(item.uri, box)
             except MidspanError as error:
                 errors[item.id] = str(error)
-        pixels = np.empty((len(found), box.height, box.width, box.channels), dtype=np.uint8)
-        for row, image in enumerate(found.values()):
+        pixels = np.empty((len(decoded), box.height, box.width, box.channels), dtype=np.uint8)
+        for row, image in enumerate(decoded.values()):
             pixels[row] = image
         elsewhere = {
             item.id: errors.pop(item.id)  # whether there is a file is not looked at
@@ -81,7 +81,7 @@ class ImageLoader:
             if item.uri is not None and not self.image_roots.may_show(item.uri)
         }
         uris = {item.id: item.uri for item in items if item.id not in elsewhere}
-        read = ReadImages.sort(list(found), pixels, errors=errors, uris=uris)
+        read = ReadImages.sort(list(decoded), pixels, errors=errors, uris=uris)
         return dataclasses.replace(read, hopeless={**read.hopeless, **elsewhere})
 
 
@@ -114,8 +114,8 @@ def _row_of(file: Path, row: int) -> Pixels:
     stored: Pixels = getattr(images, "images", np.empty((0, 1, 1, 1), np.uint8))
     if row >= len(stored):
         raise ImageError(f"the image set has {len(stored)} rows, not {row + 1}")
-    found: Pixels = stored[row]
-    return found
+    image: Pixels = stored[row]
+    return image
 
 
 class _Cache:
@@ -128,9 +128,9 @@ class _Cache:
 
     def get(self, key: object) -> bytes | None:
         with self._lock:
-            if (found := self._kept.get(key)) is not None:
+            if (cached := self._kept.get(key)) is not None:
                 self._kept.move_to_end(key)
-            return found
+            return cached
 
     def put(self, key: object, value: bytes) -> None:
         with self._lock:

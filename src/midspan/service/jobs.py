@@ -130,8 +130,8 @@ class Jobs:
         """The newest first: those of this process that still run or are on record, and others'."""
         own = [job.to_wire() for job in self._jobs.values() if job.kept or job.ended is None]
         known = {job.job_id for job in own}
-        found = [*own, *(job for job in self._recorded() if job.job_id not in known)]
-        return sorted(found, key=lambda job: job.created, reverse=True)[:KEPT]
+        jobs = [*own, *(job for job in self._recorded() if job.job_id not in known)]
+        return sorted(jobs, key=lambda job: job.created, reverse=True)[:KEPT]
 
     def running(self) -> list[Job]:
         """Of this process; reads nothing."""
@@ -161,8 +161,8 @@ class Jobs:
         return result
 
     def _failed(self, job: JobRun, error: BaseException) -> None:
-        found = describe(error, request_id=job.request_id, hide=self._core.hidden)
-        if found is None:
+        described = describe(error, request_id=job.request_id, hide=self._core.hidden)
+        if described is None:
             logs.fault("job", error, request_id=job.request_id, job=job.id, kind=job.kind)
             told = ErrorDetail(
                 type="Internal",
@@ -170,7 +170,7 @@ class Jobs:
                 request_id=job.request_id,
             )
         else:
-            told = found.detail
+            told = described.detail
             logs.event("job failed", level=30, job=job.id, kind=job.kind, error=told.message)
         cancelled = isinstance(error, Cancelled)
         details = {"job": job.id, "error": told.type, "message": told.message}

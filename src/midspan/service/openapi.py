@@ -103,8 +103,8 @@ def _schemas() -> dict[str, Any]:
         (kind.__name__, "validation" if kind in taken else "serialization", TypeAdapter(kind))
         for kind in kinds
     ]
-    _, found = TypeAdapter.json_schemas(inputs, ref_template=REF)
-    schemas: dict[str, Any] = found.get("$defs", {})
+    _, definitions = TypeAdapter.json_schemas(inputs, ref_template=REF)
+    schemas: dict[str, Any] = definitions.get("$defs", {})
     for kind in vars(wire).values():
         if isinstance(kind, type) and dataclasses.is_dataclass(kind):
             _rename(schemas, kind)
@@ -171,13 +171,13 @@ def _responses(route: Route, *, query: bool) -> dict[str, Any]:
 
 def _errors(route: Route, *, query: bool) -> list[str]:
     """The statuses that this route can answer with, beside its own."""
-    found = {"400", "403"}
+    statuses = {"400", "403"}
     if route.role != "open":
-        found |= {"401", "503"}
+        statuses |= {"401", "503"}
     if "{" in route.path:
-        found.add("404")
+        statuses.add("404")
     if query:
-        found.add("422")
+        statuses.add("422")
     if route.takes is not None or route.form is not None:
-        found |= {"404", "408", "409", "413", "415", "422"}
-    return sorted(found)
+        statuses |= {"404", "408", "409", "413", "415", "422"}
+    return sorted(statuses)

@@ -103,8 +103,8 @@ class Quality:
 
     def judge(self, gallery: Gallery) -> GateResult:
         with self._lock:
-            found = self._measure(gallery)
-            return gate_of(gallery, self._queries(gallery), found)
+            measured = self._measure(gallery)
+            return gate_of(gallery, self._queries(gallery), measured)
 
     def measure(self, gallery: Gallery) -> bool:
         """A point of the curve without a verdict; False if there are no queries to ask."""
@@ -118,36 +118,36 @@ class Quality:
 
     def _measure(self, gallery: Gallery) -> Measured:
         """The same queries of the old service and of today's; the point goes into the audit log."""
-        found = measure(gallery, self._queries(gallery))
-        record, answers = open_record(gallery), found.answers
+        measured = measure(gallery, self._queries(gallery))
+        record, answers = open_record(gallery), measured.answers
         flips = [
             Flipped(
-                query_id=found.ids[row],
-                before=tuple(hit.id for hit in found.before[row][:SHOWN]),
-                after=tuple(hit.id for hit in found.after[row][:SHOWN]),
-                before_rank=found.rank(row, found.before[row]),
-                after_rank=found.rank(row, found.after[row]),
-                right=_right(found, row),
+                query_id=measured.ids[row],
+                before=tuple(hit.id for hit in measured.before[row][:SHOWN]),
+                after=tuple(hit.id for hit in measured.after[row][:SHOWN]),
+                before_rank=measured.rank(row, measured.before[row]),
+                after_rank=measured.rank(row, measured.after[row]),
+                right=_right(measured, row),
             )
-            for row in found.lost()
+            for row in measured.lost()
         ]
         counts = gallery.count()
         queries = int(np.isfinite(answers.quality_after).sum())
         details = {
             "fraction": counts.done / max(counts.items, 1),
-            "metric": found.metric,
+            "metric": measured.metric,
             "before": float(np.nanmean(answers.quality_reference)),
             "after": float(np.nanmean(answers.quality_after)),
             "negative_flips": len(flips) / max(queries, 1),
             "flips": [asdict(one) for one in _worst(flips)],
             "queries": queries,
-            "labelled": found.labelled,
+            "labelled": measured.labelled,
         }
         curve = self._known_curve(record)
         entry = AuditEvent(who=gallery.who, what=WHAT, details=details, when=time.time())
         gallery.record(entry)
         curve.add(entry)
-        return found
+        return measured
 
     def curve(self) -> tuple[list[Point], Point | None]:
         """(points of this upgrade, or of the last one; the old service's quality)."""
@@ -209,10 +209,10 @@ class Quality:
         return Shadow(old=old, new=new.take(old.ids), label_key=settings.label_key)
 
 
-def _right(found: Measured, row: int) -> tuple[str, ...]:
+def _right(measured: Measured, row: int) -> tuple[str, ...]:
     """Ids of the right ones among the results that are kept."""
-    shown = [*found.before[row][:SHOWN], *found.after[row][:SHOWN]]
-    return tuple(dict.fromkeys(hit.id for hit in shown if hit.id in found.relevant[row]))
+    shown = [*measured.before[row][:SHOWN], *measured.after[row][:SHOWN]]
+    return tuple(dict.fromkeys(hit.id for hit in shown if hit.id in measured.relevant[row]))
 
 
 def _worst(flips: Sequence[Flipped]) -> Iterator[Flipped]:

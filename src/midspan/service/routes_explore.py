@@ -31,10 +31,10 @@ async def count_facets(request: Request) -> Response:
     core = core_of(request)
     body = await read_json(request, FacetsSearch, executor=core.reading)
     where = parse_filter(body.filter) if body.filter else None
-    found = await core.scanning.run(
+    result = await core.scanning.run(
         explore.facets, core.gallery, body.fields, where, limit=body.limit
     )
-    return answer(asdict(found))
+    return answer(asdict(result))
 
 
 async def find_duplicates(request: Request) -> Response:
@@ -79,7 +79,7 @@ def _vector(core: Core, id: str, space: str | None) -> tuple[str, np.ndarray[Any
         name = core.space_called(space, state).fingerprint
     else:
         name = next((one for one in state.live if one in item.spaces), state.live[0])
-    found = core.gallery.vectors([id], space=name)
-    if not len(found):
+    embeddings = core.gallery.vectors([id], space=name)
+    if not len(embeddings):
         raise NotFound(f"{id!r:.80} has no vector in {state.spaces[name]}")
-    return name, found.vectors[0]
+    return name, embeddings.vectors[0]

@@ -126,10 +126,10 @@ async def page_file(request: Request, name: str) -> Response:
 
 
 def _file(request: Request, name: str) -> Response:
-    found = request.app.state.page.get(name)
-    if found is None:
+    entry = request.app.state.page.get(name)
+    if entry is None:
         raise NotFound("there is no such file of the page")
-    content, kind = found
+    content, kind = entry
     return Response(content, headers={"Content-Type": kind, "Cache-Control": "no-cache"})
 
 

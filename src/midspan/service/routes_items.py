@@ -58,16 +58,18 @@ async def list_items(
     contains: text in the id or in a value of the payload. A page may then hold fewer than `limit`.
     """
     core, admin = core_of(request), is_admin(request)
-    wanted = restricted(request, None if filter is None else parse_filter(_json(filter)))
+    condition = restricted(request, None if filter is None else parse_filter(_json(filter)))
     prefix = prefix_of(request)
     after = f"{prefix}{after}"
 
     def page() -> dict[str, Any]:
         state = core.gallery.state
         if contains:
-            items, following = containing(core.gallery, contains, wanted, after=after, limit=limit)
+            items, following = containing(
+                core.gallery, contains, condition, after=after, limit=limit
+            )
         else:
-            items = core.gallery.scan(filter=wanted, missing=None, after=after, limit=limit)
+            items = core.gallery.scan(filter=condition, missing=None, after=after, limit=limit)
             following = items[-1].id if len(items) == limit else None
         shown = [
             item_as_json(
@@ -195,12 +197,12 @@ async def thumbnail(request: Request, id: str, size: Size = 160) -> Response:
 
 
 def _encoders_for_new_items(core: Core) -> tuple[int, list[Loaded]]:
-    """(version of the state, those encoders of the wanted spaces that this service has)."""
+    """(version of the state, those encoders of the spaces spaces that this service has)."""
     state = core.gallery.state
-    wanted = Upgrade(core.gallery).wanted_spaces()
-    known = [core.encoders.get(space.fingerprint) for space in wanted]
-    found = [loaded for loaded in known if loaded is not None]
-    return state.version, found or [core.encoders.for_query(state)]
+    spaces = Upgrade(core.gallery).wanted_spaces()
+    known = [core.encoders.get(space.fingerprint) for space in spaces]
+    available = [loaded for loaded in known if loaded is not None]
+    return state.version, available or [core.encoders.for_query(state)]
 
 
 def _put_vector(core: Core, gallery: Gallery, id: str, body: ItemWrite) -> dict[str, Any]:

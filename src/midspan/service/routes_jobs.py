@@ -21,22 +21,22 @@ _WAIT = re.compile(r"\bwait=(\d{1,3})\b")
 
 async def list_jobs(request: Request) -> Response:
     """Long steps of the last time, the newest first."""
-    found = await core_of(request).reading.run(context_of(request).jobs.listing)
-    return answer({"jobs": [asdict(job) for job in found]})
+    jobs = await core_of(request).reading.run(context_of(request).jobs.listing)
+    return answer({"jobs": [asdict(job) for job in jobs]})
 
 
 async def get_job(request: Request, job_id: str) -> Response:
     """How it stands: queued, running with progress, done, failed or cancelled."""
-    found = await core_of(request).reading.run(context_of(request).jobs.get, job_id)
-    return answer(asdict(found))
+    job = await core_of(request).reading.run(context_of(request).jobs.get, job_id)
+    return answer(asdict(job))
 
 
 async def cancel_job(request: Request, job_id: str) -> Response:
     """Ask it to stop at the next safe point; what it had begun is undone."""
     core = core_of(request)
     await read_json(request, Empty, executor=core.admin)
-    found = await core.reading.run(context_of(request).jobs.cancel, job_id)
-    return answer(asdict(found))
+    job = await core.reading.run(context_of(request).jobs.cancel, job_id)
+    return answer(asdict(job))
 
 
 async def as_job(request: Request, kind: str, work: Work, *, quick: bool = False) -> Response:
@@ -71,5 +71,5 @@ def _patience(request: Request) -> float:
     preferred = request.headers.get("prefer", "")
     if "respond-async" in preferred:
         return 0.0
-    found = _WAIT.search(preferred)
-    return PATIENCE if found is None else min(PATIENCE, float(found[1]))
+    match = _WAIT.search(preferred)
+    return PATIENCE if match is None else min(PATIENCE, float(match[1]))

@@ -232,12 +232,12 @@ async def curve(request: Request) -> Response:
 
 async def flips(request: Request, limit: Limit = 20) -> Response:
     """The worst negative flips of the last measurement: right before, wrong now."""
-    found = await core_of(request).reading.run(context_of(request).quality.last_flips)
+    recorded = await core_of(request).reading.run(context_of(request).quality.last_flips)
     return answer(
         {
-            "flips": [asdict(one) for one in found.flips[:limit]],
-            "queries": found.queries,
-            "labelled": found.labelled,
+            "flips": [asdict(one) for one in recorded.flips[:limit]],
+            "queries": recorded.queries,
+            "labelled": recorded.labelled,
         }
     )
 
@@ -249,12 +249,12 @@ async def failures(
 ) -> Response:
     """Items that were given up, with reasons."""
     core = core_of(request)
-    found = await core.reading.run(core.gallery.work.failures, after=after, limit=limit)
-    following = found[-1].id if len(found) == limit else None
+    failures = await core.reading.run(core.gallery.work.failures, after=after, limit=limit)
+    following = failures[-1].id if len(failures) == limit else None
     admin = is_admin(request)
     shown = [
         {**asdict(one), "uri": one.uri if admin else core.image_roots.shown(one.uri)}
-        for one in found
+        for one in failures
     ]
     return answer({"failures": shown, "next": following})
 

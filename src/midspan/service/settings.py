@@ -209,13 +209,13 @@ def _of_server(name: str) -> bool:
     return bool(difflib.get_close_matches(name, _SERVER, n=1))
 
 
-def _tables(found: object, *, where: str) -> list[dict[str, Any]]:
-    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+def _tables(tables: object, *, where: str) -> list[dict[str, Any]]:
+    if not isinstance(tables, list) or not all(isinstance(one, dict) for one in tables):
         raise ConfigError(f"{where}: galleries come as tables, each under [[galleries]]")
-    for one in found:
+    for one in tables:
         if not isinstance(one.get("name"), str):
             raise ConfigError(f"{where}: each of [[galleries]] requires a name")
-    names = [one["name"] for one in found]
+    names = [one["name"] for one in tables]
     if len(set(names)) < len(names):
         raise ConfigError(f"{where}: two of [[galleries]] have the same name")
-    return list(found)
+    return list(tables)

@@ -54,9 +54,9 @@ async def _compare(core: Core, record: Record, new: Loaded, answered: Answered) 
     try:
         began = time.perf_counter()
         (vector,) = await core.embed_image(answered.image, new)
-        found = await core.reading.run(_search, core, record, vector, answered)
+        results = await core.reading.run(_search, core, record, vector, answered)
         seconds = time.perf_counter() - began
-        before, after = ([hit.id for hit in hits] for hits in (answered.hits, found))
+        before, after = ([hit.id for hit in hits] for hits in (answered.hits, results))
         core.arms.compare(before, after, seconds)
     except (MidspanError, ServiceError) as error:  # the upgrade ended, or live queries come first
         core.arms.drop()

@@ -94,17 +94,17 @@ class StatusReporter:
 
     def upgrade(self) -> dict[str, Any]:
         gallery, worker = self._core.gallery, self._worker
-        found = status(gallery).to_dict()
-        del found["location"], found["indexes"]
-        found["arms"] = {arm: asdict(one) for arm, one in self._core.arms.times().items()}
+        report = status(gallery).to_dict()
+        del report["location"], report["indexes"]
+        report["arms"] = {arm: asdict(one) for arm, one in self._core.arms.times().items()}
         told = self._core.arms.compared()
-        found["compared"] = None if told is None else asdict(told)
+        report["compared"] = None if told is None else asdict(told)
         if (rate := worker.rate) is not None:
-            found["rate"] = rate
-            found["seconds_left"] = found["old"] / rate if rate else None
-        if not found["old"] or found["phase"] == "paused":
-            found["rate"] = found["seconds_left"] = None
-        found["gates"] = [
+            report["rate"] = rate
+            report["seconds_left"] = report["old"] / rate if rate else None
+        if not report["old"] or report["phase"] == "paused":
+            report["rate"] = report["seconds_left"] = None
+        report["gates"] = [
             {
                 "at": entry.when,
                 "verdict": str(entry.details.get("verdict")),
@@ -112,24 +112,24 @@ class StatusReporter:
             }
             for entry in gallery.audit_log(limit=GATES, what="upgrade gate")
         ]
-        found["job"] = {
-            "wanted": found["phase"] != "none" and worker.run_request() is not None,
+        report["job"] = {
+            "wanted": report["phase"] != "none" and worker.run_request() is not None,
             "running": worker.doing is not None,
             "doing": worker.doing,
             "error": worker.error,
         }
-        return found
+        return report
 
     def tell_metrics(self) -> None:
-        core, found = self._core, self.upgrade()
+        core, report = self._core, self.upgrade()
         core.metrics.set_gallery(
             core.name,
-            by_space=found["by_space"],
-            pending=found["old"],
-            failed=found["failed"],
-            rate=found["rate"],
-            gate=found["gate"],
-            phase=found["phase"],
+            by_space=report["by_space"],
+            pending=report["old"],
+            failed=report["failed"],
+            rate=report["rate"],
+            gate=report["gate"],
+            phase=report["phase"],
         )
         state = core.gallery.state
         indexes = {
@@ -144,7 +144,7 @@ class StatusReporter:
                 space: self._ages.since(f"index {space}", 0 if index.unindexed else object())
                 for space, index in indexes.items()
             },
-            lag=self._ages.since("backfill", found["old"] or object()),
+            lag=self._ages.since("backfill", report["old"] or object()),
             lease_losses=len(core.gallery.audit_log(limit=LOSSES, what=LOST)),
         )
 

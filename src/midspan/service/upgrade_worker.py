@@ -158,12 +158,12 @@ class UpgradeWorker:
         gallery = self._core.gallery
         if gallery.count().pending == 0:
             return
-        wanted = self.run_request()
-        if wanted is None and record is not None:
+        request = self.run_request()
+        if request is None and record is not None:
             return
         embed = self._core.embed_into(state.target)
         if embed is None:
-            if wanted is not None:
+            if request is not None:
                 assert state.target is not None
                 self._failed(
                     f"items wait for vectors of {state.spaces[state.target]}, and this service "
@@ -173,7 +173,7 @@ class UpgradeWorker:
         settings = self._core.settings
         self.doing = "backfill"
         self._rate = _Rate()
-        rate = settings.max_rate if wanted is None else wanted.max_rate or settings.max_rate
+        rate = settings.max_rate if request is None else request.max_rate or settings.max_rate
         every = max(1, gallery.count().items // POINTS)
         measured = record is not None and self._quality.measure(gallery)
         judged = measured and record is not None and record.phase == "running"

@@ -63,7 +63,7 @@ def text_bomb() -> bytes:
 @functools.cache
 def images() -> dict[str, bytes]:
     """Name → bytes; those that a decoder may accept, too: none may break anything."""
-    found = {
+    files = {
         "empty": b"",
         "one-byte": b"\xff",
         "text": b"this is no image",
@@ -90,12 +90,12 @@ def images() -> dict[str, bytes]:
     }
     for kind in FORMATS:
         whole = image(kind)
-        found[f"{kind}-truncated"] = whole[: len(whole) // 2]
-        found[f"{kind}-head"] = whole[:16]
-        found[f"{kind}-tail"] = whole + b"\0" * 1000
-        found[f"{kind}-and-zip"] = whole + b"PK\x05\x06" + b"\0" * 18
-        found[f"{kind}-and-html"] = whole + b"<script>alert(1)</script>"
-    return found
+        files[f"{kind}-truncated"] = whole[: len(whole) // 2]
+        files[f"{kind}-head"] = whole[:16]
+        files[f"{kind}-tail"] = whole + b"\0" * 1000
+        files[f"{kind}-and-zip"] = whole + b"PK\x05\x06" + b"\0" * 18
+        files[f"{kind}-and-html"] = whole + b"<script>alert(1)</script>"
+    return files
 
 
 def mutated(seed: int) -> bytes:

@@ -87,14 +87,14 @@ class Visit:
         self.page.goto(f"{self.base}/#/{view}")
 
     def ids(self) -> list[str]:
-        found: list[str] = self.page.eval_on_selector_all(
+        texts: list[str] = self.page.eval_on_selector_all(
             "#grid > [data-id]", "all => all.map(one => one.dataset.id)"
         )
-        return found
+        return texts
 
     def overflow(self) -> int:
-        found: int = self.page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
-        return found
+        pixels: int = self.page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
+        return pixels
 
 
 Visitor = Callable[..., Visit]

@@ -35,13 +35,13 @@ def faults(visit: Visit, axe: str) -> list[tuple[str, list[str]]]:
     page.wait_for_timeout(300)  # colours fade in: axe must see them as they stay
     if not page.evaluate("typeof window.axe === 'object'"):
         page.evaluate(axe)
-    found = page.evaluate(
+    report = page.evaluate(
         "axe.run(document, {resultTypes: ['violations'],"
         " rules: {'label-content-name-mismatch': {enabled: true}}})"
     )
     return [
         (rule["id"], [node["html"][:160] for node in rule["nodes"]][:5])
-        for rule in found["violations"]
+        for rule in report["violations"]
         if rule["impact"] in GRAVE
     ]
 
@@ -71,11 +71,11 @@ def test_axe_finds_no_serious_fault(
 ) -> None:
     visit = visitor(failing, **look, expected=("404",))
     page = visit.page
-    found: dict[str, Any] = {}
+    violations: dict[str, Any] = {}
 
     def check(name: str) -> None:
         if some := faults(visit, axe):
-            found[name] = some
+            violations[name] = some
 
     check("gallery")
     page.click("#add-filter")
@@ -133,4 +133,4 @@ def test_axe_finds_no_serious_fault(
     page.goto(f"{failing}/docs")
     page.wait_for_selector("main details, main section")
     check("page of the API")
-    assert found == {}
+    assert violations == {}

@@ -16,7 +16,7 @@ SVG_NAMESPACE = "http://www.w3.org/2000/svg"
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_nothing_comes_from_elsewhere(path: Path) -> None:
+def test_page_files_load_nothing_from_other_hosts(path: Path) -> None:
     text = path.read_text(encoding="utf-8").replace(SVG_NAMESPACE, "")
     assert re.findall(r"(?:https?:)?//[a-z0-9.-]+\.[a-z]{2,}", text) == []
     assert "@import" not in text
@@ -62,8 +62,8 @@ def test_every_imported_name_is_exported() -> None:
         ):
             text = (PAGE / source).read_text(encoding="utf-8")
             exported = set(re.findall(r"export (?:async )?(?:function|const|class) ([\w$]+)", text))
-            wanted = {name.strip().split(" as ")[0] for name in names.split(",") if name.strip()}
-            assert wanted <= exported, (path.name, source)
+            imported = {name.strip().split(" as ")[0] for name in names.split(",") if name.strip()}
+            assert imported <= exported, (path.name, source)
 
 
 def test_every_id_that_a_module_asks_for_is_in_the_markup() -> None:

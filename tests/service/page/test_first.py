@@ -55,10 +55,10 @@ def test_query_images_survive_a_reload_and_several_are_asked_together(
     visit = visitor(base)
     page = visit.page
     page.set_input_files("#file", shop.image("digit-007"))
-    found = results(visit, "Most alike")
+    hits = results(visit, "Most alike")
     page.reload()
     page.wait_for_selector("#grid .score")
-    assert results(visit, "Most alike") == found
+    assert results(visit, "Most alike") == hits
     assert page.eval_on_selector("#query-image", "image => image.naturalWidth") == 48
     page.set_input_files("#file", [shop.image("digit-007"), shop.image("digit-021")])
     page.wait_for_function(

@@ -50,5 +50,5 @@ def test_the_switch_leads_to_the_other_gallery_and_stays_there(
         assert visit.page.input_value("#gallery") == "archive"
 
 
-def test_one_gallery_has_no_switch(base: str, visitor: Visitor) -> None:
+def test_gallery_switch_is_hidden_for_a_single_gallery(base: str, visitor: Visitor) -> None:
     assert visitor(base).page.locator("#gallery").is_hidden()

@@ -32,7 +32,7 @@ CONTROLS = {
 
 
 @pytest.mark.parametrize("width", [390, 320])
-def test_nothing_is_wider_than_a_phone(base: str, visitor: Visitor, width: int) -> None:
+def test_views_fit_the_width_of_a_phone(base: str, visitor: Visitor, width: int) -> None:
     visit = visitor(base, width=width, height=844, has_touch=True)
     for view, there in VIEWS.items():
         visit.go(view)
@@ -87,7 +87,7 @@ def contrast(one: list[float], other: list[float]) -> float:
 
 def colours(page: Any) -> dict[str, list[float]]:
     """The page's colours as they are painted, 0 to 1."""
-    found: dict[str, list[float]] = page.evaluate(
+    palette: dict[str, list[float]] = page.evaluate(
         """() => {
             const canvas = document.createElement("canvas")
                 .getContext("2d", {willReadFrequently: true});
@@ -106,7 +106,7 @@ def colours(page: Any) -> dict[str, list[float]]:
             return Object.fromEntries(names.map((name) => [name, read(name)]));
         }"""
     )
-    return found
+    return palette
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -114,15 +114,15 @@ def test_text_is_readable_and_the_theme_is_kept(base: str, visitor: Visitor, sch
     other = "dark" if scheme == "light" else "light"
     visit = visitor(base, color_scheme=scheme)
     page = visit.page
-    found = colours(page)
-    assert (luminance(found["page"]) > 0.5) == (scheme == "light")
+    palette = colours(page)
+    assert (luminance(palette["page"]) > 0.5) == (scheme == "light")
     for ink, ground in product(
         ["ink", "muted", "old", "new", "other", "good", "bad"], ["page", "paper"]
     ):
-        assert contrast(found[ink], found[ground]) >= 4.5, (ink, ground)
-    assert contrast(found["on-new"], found["new"]) >= 4.5
-    assert contrast(found["on-bad"], found["bad"]) >= 4.5
-    assert contrast(found["edge"], found["paper"]) >= 3  # borders of inputs
+        assert contrast(palette[ink], palette[ground]) >= 4.5, (ink, ground)
+    assert contrast(palette["on-new"], palette["new"]) >= 4.5
+    assert contrast(palette["on-bad"], palette["bad"]) >= 4.5
+    assert contrast(palette["edge"], palette["paper"]) >= 3  # borders of inputs
     page.get_by_role("button", name=f"Switch to {other}").click()
     assert (luminance(colours(page)["page"]) > 0.5) == (other == "light")
     page.reload()

@@ -25,11 +25,11 @@ def results(visit: Visit, title: str) -> list[str]:
 def test_an_uploaded_image_finds_itself_first(base: str, shop: Shop, visitor: Visitor) -> None:
     visit = visitor(base)
     visit.page.set_input_files("#file", shop.image("digit-007"))
-    found = results(visit, "Most alike")
-    assert found[0] == "digit-007"
+    hits = results(visit, "Most alike")
+    assert hits[0] == "digit-007"
     assert visit.page.inner_text("#grid > li:first-child .score") == "1.000"
     assert visit.page.eval_on_selector("#query-image", "image => image.naturalWidth") == 48
-    assert len(found) == 24
+    assert len(hits) == 24
     visit.page.wait_for_function(
         "() => [...document.querySelectorAll('#grid img')].every(one => one.naturalWidth > 0)"
     )
@@ -127,7 +127,7 @@ def test_hostile_ids_and_payloads_are_text(base: str, shop: Shop, visitor: Visit
     assert page.locator("#grid script, #grid svg").count() == 0
 
 
-def test_mistakes_are_told_with_what_to_do(base: str, visitor: Visitor) -> None:
+def test_mistakes_show_a_message_with_what_to_do(base: str, visitor: Visitor) -> None:
     visit = visitor(base, expected=("404", "400", "415", "422"))
     page = visit.page
     page.fill("#item-id", "<b>nobody</b>")
@@ -144,7 +144,7 @@ def test_mistakes_are_told_with_what_to_do(base: str, visitor: Visitor) -> None:
     page.wait_for_selector("#search-notice >> text=image")
 
 
-def test_a_lost_connection_is_told_and_found_again(base: str, visitor: Visitor) -> None:
+def test_lost_connection_shows_a_notice_and_retry_works(base: str, visitor: Visitor) -> None:
     visit = visitor(base, expected=("ERR_INTERNET_DISCONNECTED",))
     page = visit.page
     page.context.set_offline(True)
@@ -163,29 +163,29 @@ def test_the_keyboard_is_enough(base: str, shop: Shop, visitor: Visitor) -> None
     page.wait_for_function("() => document.activeElement.id === 'item-id'")
     page.keyboard.type("digit-012")
     page.keyboard.press("Enter")
-    found = results(visit, "Most like digit-012")
+    hits = results(visit, "Most like digit-012")
     for _ in range(20):
         page.keyboard.press("Tab")
         if page.evaluate("document.activeElement.closest('#grid') !== null"):
             break
     focused = "document.activeElement.closest('li').dataset.id"
-    assert page.evaluate(focused) == found[0]
+    assert page.evaluate(focused) == hits[0]
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowRight")
-    assert page.evaluate(focused) == found[2]
+    assert page.evaluate(focused) == hits[2]
     assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
     page.keyboard.press("ArrowDown")
     page.keyboard.press("ArrowUp")
     page.keyboard.press("ArrowLeft")
-    assert page.evaluate(focused) == found[1]
+    assert page.evaluate(focused) == hits[1]
     page.keyboard.press("Enter")  # details
     page.wait_for_selector("dialog[open]")
-    assert page.inner_text("#dialog-title") == found[1]
+    assert page.inner_text("#dialog-title") == hits[1]
     page.keyboard.press("Escape")
     page.wait_for_selector("dialog[open]", state="detached")
-    assert page.evaluate(focused) == found[1]
+    assert page.evaluate(focused) == hits[1]
     page.keyboard.press("m")
-    assert results(visit, f"Most like {found[1]}")[:5] == shop.alike(found[1], 5)
+    assert results(visit, f"Most like {hits[1]}")[:5] == shop.alike(hits[1], 5)
     page.keyboard.press("Escape")
     assert len(results(visit, "In the gallery")) == 48
 
