@@ -31,6 +31,11 @@ def test_encoder_without_uris_is_refused_with_two_ways_out(
 ) -> None:
     monkeypatch.setattr(upgrade_sources, "encoder_named", lambda name, *_: (NEW, encoder(NEW)))
     new = vectors(ids(60), NEW).save(tmp_path / "new.npz")
+    for verb in ("plan", "start"):
+        code, out, err = midspan("upgrade", verb, bare, "--encoder", "runs/new", "--sample", 0)
+        assert (code, out) == (2, "")
+        assert "none of the 60 items" in err
+        assert "--to NEW.npz" in err
     assert midspan("upgrade", "start", bare, "--to", new)[0] == 0
     code, out, err = midspan("upgrade", "run", bare, "--encoder", "runs/new")
     assert (code, out) == (2, "")

@@ -390,3 +390,19 @@ def test_an_index_on_a_payload_field_is_made_or_refused_with_what_to_do(
             GalleryError, match=r"indexes on JSON since 2\.5\.11.*Update the server"
         ):
             gallery.index_payload(path)  # neither the server of the tests nor Milvus Lite has them
+
+
+def test_collection_dropped_while_a_gallery_is_opened_is_left_out(
+    location: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Gallery.create(location, OLD) as gallery:
+        add(gallery, ["a", "b"])
+    listed = MilvusEngine._collections
+
+    def with_one_that_is_gone(engine: MilvusEngine, number: int | None = None) -> list[str]:
+        names = listed(engine) if number is None else listed(engine, number)
+        return [*names, "dropped_meanwhile"] if number is None else names
+
+    monkeypatch.setattr(MilvusEngine, "_collections", with_one_that_is_gone)
+    with Gallery.open(location) as gallery:
+        assert [hit.id for hit in gallery.search(embed(["a"]), k=1)[0]] == ["a"]

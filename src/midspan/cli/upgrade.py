@@ -36,6 +36,7 @@ from midspan.cli.upgrade_plan import plan
 from midspan.cli.upgrade_run import run
 from midspan.cli.upgrade_sources import (
     check_request,
+    check_uris,
     encoder_named,
     opened,
     shadow_from,
@@ -90,6 +91,8 @@ def start(
     answered = share(traffic)
     with opened(location) as upgrade:
         check_request(upgrade.gallery, mode=mode, bridge=bridge, order=order)
+        if encoder is not None and to is None:
+            check_uris(upgrade.gallery)
         target = target_from(to, encoder, SpaceNames.of(space, "to"))
         if mode == "direct":
             override = reason_to_start(upgrade.gallery, target, override)
@@ -197,7 +200,7 @@ def pause(
     reason: Annotated[str | None, typer.Option(help="For those who look at the status.")] = None,
     as_json: bool = JSON_OPTION,
 ) -> None:
-    """Stop the backfill in every process, within a batch. Searches go on."""
+    """Stop the backfill in every process, within a batch. Searches continue."""
     with opened(location) as upgrade:
         upgrade.pause(reason=reason)
         print_status(upgrade.status(), as_json=as_json)

@@ -8,7 +8,13 @@ from typing import Annotated
 from midspan.cli.output import JSON_OPTION, print_json
 from midspan.cli.spaces import SPACE, SpaceNames
 from midspan.cli.upgrade_options import BRIDGE, ENCODER, LOCATION, MODE, ORDER, SAMPLE, TO, Mode
-from midspan.cli.upgrade_sources import check_request, encoder_named, opened, target_from
+from midspan.cli.upgrade_sources import (
+    check_request,
+    check_uris,
+    encoder_named,
+    opened,
+    target_from,
+)
 from midspan.cli.upgrade_tables import print_plan
 
 
@@ -26,6 +32,8 @@ def plan(
     """What an upgrade would do, how long it takes and what the gate says. Nothing is changed."""
     with opened(location) as upgrade:
         check_request(upgrade.gallery, mode=mode, bridge=bridge, order=order)
+        if encoder is not None and to is None:
+            check_uris(upgrade.gallery)
         embed = None if encoder is None else encoder_named(encoder)[1]
         made = upgrade.plan(
             upgrade.gallery,

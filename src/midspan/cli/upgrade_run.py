@@ -33,7 +33,14 @@ from midspan.cli.upgrade_options import (
     SHADOW_NEW,
     SHADOW_OLD,
 )
-from midspan.cli.upgrade_sources import embed_from, opened, shadow_from, source_named, watched
+from midspan.cli.upgrade_sources import (
+    check_uris,
+    embed_from,
+    opened,
+    shadow_from,
+    source_named,
+    watched,
+)
 from midspan.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -179,27 +186,20 @@ def _retried(
     gallery: Gallery, embeddings: Path | None, encoder: str | None, spaces: SpaceNames
 ) -> int:
     """Record the source of this run; how many items failed with another one and are tried again."""
-    from midspan.errors import GalleryError
-    from midspan.upgrade import use_source, without_uris
+    from midspan.upgrade import use_source
 
     if gallery.state.target is None:
         return 0  # nothing is to be done, which `run` says
-    if encoder is not None and (count := without_uris(gallery)):
-        shop = gallery.location
-        raise GalleryError(
-            f"{shop}: none of the {count:,} items that need a new vector has a uri, so --encoder "
-            "finds no image to read. Two ways out: embed the images elsewhere and give the vectors "
-            f"(midspan upgrade run {shop} --vectors NEW.npz), or say where the images are "
-            f"(midspan gallery add {shop} --vectors OLD.npz --images PHOTOS/ --replace)"
-        )
+    if encoder is not None:
+        check_uris(gallery)
     return use_source(gallery, source_named(embeddings, encoder, spaces))
 
 
 def _made_there(embeddings: Path | None, encoder: str | None) -> Make:
     if embeddings is not None or encoder is None:
         raise ConfigError(
-            "--ray wants --encoder RUN, which the workers load; vectors that exist already need "
-            "no workers: leave --ray out"
+            "--ray requires --encoder RUN, which the workers load; vectors that exist already "
+            "need no workers: leave --ray out"
         )
     return carried(encoder)
 

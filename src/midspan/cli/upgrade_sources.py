@@ -71,6 +71,22 @@ def source_named(embeddings: Path | None, encoder: str | None, spaces: SpaceName
     return f"encoder {encoder} in {Path.cwd()}"
 
 
+def check_uris(gallery: Gallery) -> None:
+    """An encoder reads images at the items' uris: with none of them it has nothing to do."""
+    from midspan.errors import GalleryError
+    from midspan.upgrade import without_uris
+
+    if count := without_uris(gallery):
+        shop = gallery.location
+        raise GalleryError(
+            f"{shop}: none of the {count:,} items that need a new vector has a uri, so --encoder "
+            "finds no image to read. Two ways out: embed the images elsewhere and give the vectors "
+            f"(--to NEW.npz of plan and start, midspan upgrade run {shop} --vectors NEW.npz), or "
+            f"say where the images are (midspan gallery add {shop} --vectors OLD.npz --images "
+            "PHOTOS/ --replace)"
+        )
+
+
 def check_request(gallery: Gallery, *, mode: str, bridge: Path | None, order: str | None) -> None:
     """What can be refused before an encoder is loaded: that alone takes seconds."""
     from midspan.gallery.records import Record
@@ -165,7 +181,7 @@ def _click_words(path: Path, number: int, line: str) -> str:
 def watched(
     gallery: Gallery, milliseconds: float | None, *, full_speed: bool
 ) -> Iterator[Latency | None]:
-    """What says when the backfill must rest: a limit, or the searches that go on elsewhere."""
+    """What says when the backfill must rest: a limit, or the searches that run elsewhere."""
     from midspan.upgrade import Latency
     from midspan.upgrade.throttle import Probe, watch_searches
 

@@ -32,10 +32,9 @@ def reasons(gallery: Gallery) -> list[Reason]:
 
 
 def without_uris(gallery: Gallery) -> int:
-    """How many items wait for a new vector, if none of them has a uri; 0 as soon as one has."""
+    """How many items wait for a new vector (all, where no upgrade is open), if none of them has a
+    uri; 0 as soon as one has."""
     state, after, seen = gallery.state, "", 0
-    if state.target is None:
-        return 0
     while page := gallery.scan(missing=state.target, after=after, limit=PAGE):
         if any(item.uri is not None for item in page):
             return 0

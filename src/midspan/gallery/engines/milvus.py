@@ -78,7 +78,8 @@ class MilvusEngine(RemoteEngine):
             catalogue, milvus_location(location, created_with=created_with), shown=location.shown
         )
         for name in [] if created_with is None else engine._collections():
-            engine._server.load(name)  # Milvus Lite forgets what was loaded
+            with contextlib.suppress(MissingCollection):  # another process dropped it since it was listed
+                engine._server.load(name)  # Milvus Lite forgets what was loaded
         return engine
 
     # ---- spaces
