@@ -43,7 +43,7 @@ def test_concurrent_requests_share_a_batch_and_get_their_own_result() -> None:
     assert [len(values) for _, values in work.batches] == [8, 8, 8]
 
 
-def test_keys_are_not_mixed() -> None:
+def test_requests_of_different_keys_do_not_share_a_batch() -> None:
     work = Work()
     batcher = Batcher[int, int]("test", work, size=8, wait=0.05, waiting=100)
 
@@ -90,7 +90,7 @@ def test_full_queue_raises_overloaded_immediately() -> None:
     batcher.close()
 
 
-def test_closing_finishes_what_waits() -> None:
+def test_closing_finishes_queued_requests() -> None:
     work = Work()
     work.go.clear()
     batcher = Batcher[int, int]("test", work, size=1, wait=0.0, waiting=10)
@@ -109,7 +109,7 @@ def test_closing_finishes_what_waits() -> None:
     asyncio.run(ask())
 
 
-def test_a_lane_is_bounded_and_counts_what_really_runs() -> None:
+def test_bounded_executor_refuses_beyond_its_queue_and_counts_running_work() -> None:
     executor = BoundedExecutor("test", threads=1, waiting=1)
     go = threading.Event()
 

@@ -37,7 +37,7 @@ def worker_of(pool: DecodePool) -> int:
     return worker._process.pid
 
 
-def test_the_same_pixels_as_in_training(pool: DecodePool) -> None:
+def test_decoded_pixels_equal_those_of_training(pool: DecodePool) -> None:
     expected = decode_image(encoded(3), ImageSize(24, 20, 3))
     assert np.array_equal(pool.fit(encoded(3), BOX), expected)
 
@@ -94,7 +94,9 @@ def test_image_beyond_the_memory_limit_fails_and_the_pool_continues() -> None:
         pool.close()
 
 
-def test_the_workers_know_no_tokens(pool: DecodePool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decode_workers_do_not_inherit_tokens(
+    pool: DecodePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("MIDSPAN_ADMIN_TOKEN", "x" * 20)
     fresh = DecodePool(Limits(decode_workers=1))
     try:

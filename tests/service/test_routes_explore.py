@@ -16,7 +16,7 @@ def ids(answer: Any) -> list[str]:
     return [hit["id"] for hit in answer.json()["results"]]
 
 
-def test_one_search_takes_an_image_a_vector_or_a_stored_item(shared: TestClient) -> None:
+def test_search_route_accepts_image_vector_or_item_id(shared: TestClient) -> None:
     form = shared.post("/v1/search", files={"file": encoded(8)}, data={"limit": "5"})
     sent = {"image": base64.b64encode(encoded(8)).decode(), "limit": 5}
     assert ids(form) == ids(shared.post("/v1/search", json=sent))

@@ -43,7 +43,7 @@ def test_a_gallery_that_does_not_answer_is_not_ready(serve: Serve) -> None:
     assert client.get("/healthz").status_code == 200
 
 
-def test_metrics_tell_ages_and_lost_leases(client: TestClient) -> None:
+def test_metrics_report_ages_and_lost_leases(client: TestClient) -> None:
     core = core_of(client)
     for _ in range(2):
         core.gallery.record(AuditEvent("ray", "upgrade worker lost", {"items": 8}))

@@ -83,7 +83,7 @@ def test_an_item_that_keeps_its_image_when_another_shows_the_same(client: TestCl
     assert client.get("/v1/thumbnails/b").status_code == 200
 
 
-def test_put_by_vector_then_patch_merges_the_payload(client: TestClient) -> None:
+def test_put_by_vector_then_patch_changes_only_the_payload(client: TestClient) -> None:
     body = {"vector": vector_of(client, 3), "payload": {"x": 1}, "uri": "s3://bucket/3"}
     assert client.put(path("v"), json=body).status_code == 200
     item = client.get(path("v")).json()

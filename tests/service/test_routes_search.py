@@ -48,7 +48,7 @@ def test_an_uploaded_image_finds_itself_and_its_kind(shared: TestClient) -> None
     assert answer.json()["request_id"] == answer.headers["x-request-id"]
 
 
-def test_filter_and_threshold_reach_the_search(shared: TestClient) -> None:
+def test_filter_and_threshold_limit_the_results(shared: TestClient) -> None:
     data = {"k": "50", "filter": '{"price": {"$lt": 10}}', "threshold": "-1"}
     body = shared.post("/v1/search/image", files={"file": encoded(3)}, data=data).json()
     assert sorted(hit["payload"]["price"] for hit in body["results"]) == list(range(10))
@@ -58,7 +58,7 @@ def test_filter_and_threshold_reach_the_search(shared: TestClient) -> None:
     assert high["results"] == []
 
 
-def test_search_by_vector_is_that_of_the_gallery(shared: TestClient) -> None:
+def test_search_by_vector_returns_the_hits_of_the_gallery(shared: TestClient) -> None:
     queries = [vector_of(shared, number) for number in (1, 2)]
     core = core_of(shared)
     expected = core.gallery.search(
@@ -74,7 +74,7 @@ def test_search_by_vector_is_that_of_the_gallery(shared: TestClient) -> None:
     assert post(shared, "/v1/search/vector", named)["results"] == one["results"]
 
 
-def test_more_like_this_leaves_the_item_itself_out(shared: TestClient) -> None:
+def test_search_by_item_excludes_the_item_itself(shared: TestClient) -> None:
     body = post(shared, "/v1/search/item", {"id": name(4), "k": 59})
     ids = [hit["id"] for hit in body["results"]]
     assert name(4) not in ids
@@ -98,7 +98,7 @@ def test_more_like_this_leaves_the_item_itself_out(shared: TestClient) -> None:
         ({"vector": ["x"] * 16}, 422, "vector.0"),
     ],
 )
-def test_what_cannot_be_searched_is_told(
+def test_invalid_vector_searches_are_refused_with_the_reason(
     shared: TestClient, body: Any, status: int, word: str
 ) -> None:
     answer = shared.post("/v1/search/vector", json=body)
@@ -106,7 +106,7 @@ def test_what_cannot_be_searched_is_told(
     assert word in answer.json()["error"]["message"]
 
 
-def test_numbers_that_are_none_are_refused(shared: TestClient) -> None:
+def test_vectors_with_nan_are_refused(shared: TestClient) -> None:
     raw = '{"vector": [NaN, 1, 1, 1]}'
     answer = shared.post(
         "/v1/search/vector", content=raw, headers={"content-type": "application/json"}
@@ -114,7 +114,7 @@ def test_numbers_that_are_none_are_refused(shared: TestClient) -> None:
     assert answer.status_code == 422
 
 
-def test_bad_uploads_are_the_clients_fault(shared: TestClient) -> None:
+def test_bad_uploads_are_answered_with_4xx(shared: TestClient) -> None:
     assert shared.post("/v1/search/image", json={}).status_code == 415
     assert shared.post("/v1/search/image", files={"other": b"x"}).status_code == 422
     empty = shared.post("/v1/search/image", files={"file": b""})
@@ -133,7 +133,7 @@ def test_without_an_encoder_images_are_refused_and_vectors_not(serve: Serve) -> 
     assert post(client, "/v1/search/vector", {"vector": [1.0] * 16, "k": 2})["results"]
 
 
-def test_before_and_after_of_the_same_query(client: TestClient) -> None:
+def test_compare_returns_hits_before_and_after_with_their_flips(client: TestClient) -> None:
     refused = client.post("/v1/search/compare", json={"id": name(1)})
     assert refused.status_code == 409
     core = core_of(client)
@@ -283,7 +283,7 @@ def test_mode_both_without_the_old_encoder_says_what_to_start(serve: Serve) -> N
     assert "both `encoder` and `new_encoder`" in answer.json()["error"]["message"]
 
 
-def test_what_searches_return_is_on_record_when_the_service_stops(serve: Serve) -> None:
+def test_returned_hits_are_recorded_in_the_gallery(serve: Serve) -> None:
     client = serve()
     core = core_of(client)
     place = core.gallery.location

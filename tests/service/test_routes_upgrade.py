@@ -34,7 +34,7 @@ def until(client: TestClient, good: Callable[[Any], bool]) -> Any:
     return status
 
 
-def test_upgrade_over_http_from_start_to_finish_answers_from_the_new_space(
+def test_upgrade_over_http_from_start_to_forget_leaves_one_live_space(
     client: TestClient,
 ) -> None:
     plan = post(client, "plan")
@@ -120,7 +120,7 @@ def test_rollback_after_pause_and_resume_restores_the_old_space(client: TestClie
     assert len(body["results"]) == 60
 
 
-def test_broken_pictures_are_on_the_list_with_their_reason(serve: Serve, shop: Shop) -> None:
+def test_unreadable_images_are_listed_as_failures_with_the_reason(serve: Serve, shop: Shop) -> None:
     client = serve()
     vector = [1.0] * 16
     for id, uri in {"gone": None, "outside": "/etc/hostname"}.items():

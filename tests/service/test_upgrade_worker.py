@@ -122,7 +122,7 @@ def test_stored_images_have_names_of_their_content(tmp_path: Path) -> None:
     assert not Path(first).exists()
 
 
-def test_rows_of_an_image_set_are_pictures_too(shop: Shop, tmp_path: Path) -> None:
+def test_rows_of_an_image_set_are_read_as_images(shop: Shop, tmp_path: Path) -> None:
     import numpy as np
 
     from midspan.data import ImageSet, save_npz

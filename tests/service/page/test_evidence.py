@@ -12,7 +12,7 @@ from tests.service.page.shop import HOSTILE, Shop
 pytestmark = [pytest.mark.slow, pytest.mark.server]
 
 
-def test_the_trail_shows_times_as_times_and_spaces_by_name(
+def test_audit_log_shows_readable_times_and_space_names(
     fresh: Shop, served: Served, visitor: Visitor
 ) -> None:
     with Gallery.open(fresh.location) as gallery:

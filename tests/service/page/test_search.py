@@ -54,7 +54,7 @@ def test_an_image_can_be_dropped_or_pasted(
     assert results(visit, "Most alike")[0] == "digit-021"
 
 
-def test_more_like_this_walks_through_the_gallery_and_back(
+def test_more_like_this_shows_similar_items_and_back_returns(
     base: str, shop: Shop, visitor: Visitor
 ) -> None:
     visit = visitor(base)

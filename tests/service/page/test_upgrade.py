@@ -63,7 +63,7 @@ def slowly(fresh: Shop, past_half: threading.Event) -> Iterator[str]:
         yield base
 
 
-def test_an_upgrade_from_nothing_to_all_and_back(
+def test_upgrade_page_start_rollback_finish_and_forget_work(
     slowly: str, fresh: Shop, visitor: Visitor, past_half: threading.Event
 ) -> None:
     visit = visitor(slowly)
