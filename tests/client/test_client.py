@@ -164,7 +164,7 @@ def test_search_by_image_id_and_vector_returns_nearest_items(
 
 
 def test_refused_calls_raise_errors_with_the_reason(client: Client, tmp_path: Path) -> None:
-    with pytest.raises(ItemError, match="one of image=, id= and vector="):
+    with pytest.raises(ItemError, match="one of image=, id=, vector= and text="):
         client.search(id="a", vector=[1.0])
     with pytest.raises(ItemError, match="either image= or id="):
         client.compare()

@@ -134,10 +134,15 @@ def search(
     image: Annotated[
         list[Path] | None, typer.Option(help="A query image; may be repeated. Needs --encoder.")
     ] = None,
+    text: Annotated[
+        list[str] | None,
+        typer.Option(help="A query in words; may be repeated. Needs --encoder with a text tower."),
+    ] = None,
     encoder: Annotated[
         list[str] | None,
         typer.Option(
-            help="Embeds --image. Twice, the old and the new one: an upgrade in mode both."
+            help="Embeds --image or --text. Twice, the old and the new one: an upgrade in mode "
+            "both."
         ),
     ] = None,
     k: Annotated[int, typer.Option("-k", min=1, help="Results for each query.")] = 10,
@@ -157,7 +162,7 @@ def search(
     """The k nearest items of each query, in whatever state an upgrade is."""
     from midspan.gallery import Gallery
 
-    queries = _queries(vectors, image, encoder, space, how=Computing(runtime, device))
+    queries = _queries(vectors, image, text, encoder, space, how=Computing(runtime, device))
     query = queries[0]
     if len(queries) > 1:
         queries = [query, *(query.paired_with(one)[1] for one in queries[1:])]
@@ -327,27 +332,29 @@ def _part(gallery: Gallery, tenant: str | None) -> Gallery | Tenant:
 def _queries(
     vectors: list[Path] | None,
     image: list[Path] | None,
+    text: list[str] | None,
     encoder: list[str] | None,
     space: list[str] | None,
     *,
     how: Computing,
 ) -> list[Embeddings]:
     """The same queries in each space: from files, or embedded now."""
-    if bool(vectors) == bool(image):
-        raise ConfigError("expected either --vectors FILE, or --image PHOTO with --encoder RUN")
+    if sum(map(bool, (vectors, image, text))) != 1:
+        raise ConfigError(
+            "expected either --vectors FILE, or --image PHOTO or --text WORDS with --encoder RUN"
+        )
     if vectors:
         names = SpaceNames.of(space, "vectors")
         return [names.load(file, "vectors") for file in vectors]
     if not encoder:
-        raise ConfigError("--image needs --encoder: one whose vectors the gallery can answer")
+        asked = "--text" if text else "--image"
+        raise ConfigError(f"{asked} needs --encoder: one whose vectors the gallery can answer")
     from midspan.encoders import load_embedder
 
-    return [
-        load_embedder(one, device=how.device, runtime=how.runtime).embed(
-            image or [], progress=False
-        )
-        for one in encoder
-    ]
+    embedders = [load_embedder(one, device=how.device, runtime=how.runtime) for one in encoder]
+    if text:
+        return [one.embed_text(text) for one in embedders]
+    return [one.embed(image or [], progress=False) for one in embedders]
 
 
 def _filter(text: str | None) -> dict[str, Any] | None:

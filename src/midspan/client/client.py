@@ -148,6 +148,7 @@ class Client:
         image: Image | None = None,
         id: str | None = None,
         vector: Vector | None = None,
+        text: str | None = None,
         k: int = 10,
         filter: Filter | None = None,
         threshold: float | None = None,
@@ -155,12 +156,13 @@ class Client:
         space: str | None = None,
         also: Mapping[str, Vector] | None = None,
     ) -> tuple[Hit, ...]:
-        """The nearest items to an image, to a stored item (without itself) or to a vector.
+        """The nearest items to an image, a stored item (without itself), a vector or a text.
 
         Args:
             image: A path, or the bytes of a file; the service embeds it.
             id: Of a stored item.
             vector: Of the encoder whose queries the gallery answers.
+            text: Such as "a red bird", where the service's encoder has a text tower.
             k: Results.
             filter: A payload filter, such as {"price": {"$lt": 50}}.
             threshold: The lowest score that counts.
@@ -172,16 +174,18 @@ class Client:
             Hits, best first: id, score, payload, uri.
 
         Raises:
-            ItemError: Not exactly one of image, id and vector.
+            ItemError: Not exactly one of image, id, vector and text.
             RequestError: The service refused the query.
         """
-        if sum(query is not None for query in (image, id, vector)) != 1:
-            raise ItemError("give one of image=, id= and vector=")
+        if sum(query is not None for query in (image, id, vector, text)) != 1:
+            raise ItemError("give one of image=, id=, vector= and text=")
         options = _options(k, filter, threshold, exact)
         if image is not None:
             response = self._form("POST", "/v1/search/image", image, options)
         elif id is not None:
             response = self._post("/v1/search/item", {"id": id, **options})
+        elif text is not None:
+            response = self._post("/v1/search", {"text": text, **options})
         else:
             body = {"vector": np.asarray(vector).tolist(), "space": space, **options}
             body["also"] = [

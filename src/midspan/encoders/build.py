@@ -111,7 +111,7 @@ def _check_preprocessing(
 
 def _plain_name(backbone: str) -> str:
     """Names travel with vectors; the paths of this machine should not."""
-    where = Path(backbone.rpartition(":")[2])
+    where = Path(str(parse_backbone(backbone).get("model", "")).rpartition(":")[2])
     return where.name if where.name and where.is_dir() else backbone
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -33,6 +33,9 @@ from midspan.encoders.preprocessing import Preprocessing
 from midspan.errors import EncoderError
 from midspan.evidence import Evidence
 from midspan.spaces import Embeddings, FloatArray, Space, fingerprint
+
+if TYPE_CHECKING:
+    from midspan.encoders.text import TextTower
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +98,7 @@ class Encoder(nn.Module):
         self._preprocessing = preprocessing
         self._inputs = preprocessing.channels if preprocessing else backbone.config()["inputs"]
         self._known: tuple[list[object], str] | None = None
+        self._text: TextTower | None = None  # loaded with the first text
         if backbone.channels_last:
             # Here, not in embed(): a resumed run must compute in the same order as one that is not
             self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -157,6 +161,13 @@ class Encoder(nn.Module):
     def takes_images(self) -> bool:
         """False for an encoder over precomputed vectors."""
         return self._preprocessing is not None
+
+    @property
+    def takes_text(self) -> bool:
+        """Whether `embed_text` has a text tower in this encoder's space."""
+        from midspan.encoders.text import why_no_text
+
+        return why_no_text(self) is None
 
     @property
     def preprocessing(self) -> Preprocessing:
@@ -277,6 +288,27 @@ class Encoder(nn.Module):
             )
         finally:
             self.train(was_training)
+
+    def embed_text(self, texts: Sequence[str]) -> Embeddings:
+        """Vectors of texts in the space of the images, by the text tower of a CLIP or SigLIP.
+
+        Args:
+            texts: Such as "a red bird".
+
+        Returns:
+            Embeddings in this encoder's space; the ids are the texts.
+
+        Raises:
+            EncoderError: The encoder takes no text, its text tower cannot be loaded, or a text is
+                empty or too long.
+        """
+        from midspan.encoders.text import load_tower
+
+        space = self.space
+        known = self._text
+        if known is None or known.space != space or known.device != self.device:
+            known = self._text = load_tower(self)
+        return known.embed(texts)
 
     def source(
         self, images: Embeddable, *, ids: Ids | None, layout: Layout | None = None

@@ -6,6 +6,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import json
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,7 +33,8 @@ def load_encoder(where: str | Path, *, device: str | None = None) -> Encoder | O
 
     Args:
         where: An encoder or run folder, a `.onnx` file, "hf-hub:org/repo[@revision]" (an encoder of
-            ours on the hub), "hf:org/model" (any vision model of transformers), "timm:resnet50",
+            ours on the hub), "hf:org/model" (any vision model of transformers; with
+            "?output=projected" the space that CLIP's images share with text), "timm:resnet50",
             "efficientnet-lite0".
         device: "cpu", "cuda" …; default CUDA if there is one, else the CPU.
 
@@ -107,8 +109,9 @@ def load_embedder(
     made_by = f"{_code_version()}, {'folder' if Path(where).is_dir() else where}"
     digest = None if files is None else files_digest(files, version=made_by)
     space = None if digest is None else read_source(digest)
+    whole = partial(_load_whole, str(where)) if str(where).startswith("hf:") else None
     if space is not None and (graph := known_graph(space, runtime=graph_runtime)) is not None:
-        graph.any_runtime = runtime == "auto"
+        graph.any_runtime, graph.load_whole = runtime == "auto", whole
         return graph
     encoder = load_encoder(where, device=device)
     assert not _is_graph(Path(where))
@@ -119,12 +122,19 @@ def load_embedder(
     if digest is not None:
         write_source(digest, encoder.space)
     if (graph := known_graph(encoder.space, runtime=graph_runtime)) is not None:
-        graph.any_runtime = runtime == "auto"
+        graph.any_runtime, graph.load_whole = runtime == "auto", whole
         return graph
     auto = AutoEncoder(encoder, runtime=graph_runtime, fallback=runtime == "auto")  # type: ignore[arg-type]
     if now or runtime != "auto":
         auto.export()
     return auto
+
+
+def _load_whole(where: str) -> Encoder:
+    """The model behind a graph of the cache, on the CPU."""
+    encoder = _load_torch(where, Path(where))
+    encoder.eval()
+    return encoder
 
 
 def _is_graph(path: Path) -> bool:
@@ -144,7 +154,7 @@ def _files(text: str, path: Path) -> list[Path] | None:
         folder = _folder(path)
         files = [folder / "config.json", folder / "model.safetensors"]
     elif scheme == "hf":
-        folder = Path(text.removeprefix("hf:"))
+        folder = Path(text.removeprefix("hf:").partition("?output=")[0])
         files = [folder / "config.json", folder / "model.safetensors"]
         files += [one for one in [folder / "preprocessor_config.json"] if one.is_file()]
     elif text in _PRETRAINED:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,9 @@ from midspan.encoders.runtimes.lanes import Lanes, fastest_lanes, lane_count
 from midspan.encoders.runtimes.session import import_extra, open_session
 from midspan.errors import EncoderError, FormatError
 from midspan.spaces import Embeddings, FloatArray, Space, fingerprint
+
+if TYPE_CHECKING:
+    from midspan.encoders.encoder import Encoder
 
 NOTE = "midspan"  # our key in the file's metadata
 
@@ -52,6 +55,8 @@ class OnnxEncoder:
         self._path = path = Path(path)
         self._lanes: Lanes | None = None
         self.any_runtime = False  # a long job may use whichever runtime is faster
+        self.load_whole: Callable[[], Encoder] | None = None  # its model: text needs all of it
+        self._whole: Encoder | None = None
         self.session = open_session(path, device=device, runtime=runtime)
         self.device = self.session.device
         note = self.session.metadata.get(NOTE)
@@ -69,6 +74,30 @@ class OnnxEncoder:
     @property
     def takes_images(self) -> bool:
         return self._preprocessing is not None
+
+    @property
+    def takes_text(self) -> bool:
+        """A graph has the image tower alone; text goes through the model that it was made from."""
+        whole = self._with_text()
+        return whole is not None and whole.takes_text
+
+    def embed_text(self, texts: Sequence[str]) -> Embeddings:
+        """As Encoder.embed_text, with torch."""
+        whole = self._with_text()
+        if whole is None:
+            raise EncoderError(
+                f"encoder {self.name!r} takes images, no text; a graph has the image tower alone: "
+                "give the model of transformers itself, hf:<model>"
+            )
+        return whole.embed_text(texts)
+
+    def _with_text(self) -> Encoder | None:
+        if self._whole is None and self.load_whole is not None:
+            whole = self.load_whole()
+            if whole.space.fingerprint != self.space.fingerprint:
+                raise EncoderError(f"the model of encoder {self.name!r} was replaced meanwhile")
+            self._whole = whole
+        return self._whole
 
     @property
     def preprocessing(self) -> Preprocessing:

@@ -249,6 +249,10 @@ class Core:
         ]
         return tuple([vector[None, :] for vector in await asyncio.gather(*work)])
 
+    def embed_text(self, text: str, *encoders: Loaded) -> tuple[FloatArray, ...]:
+        """(1, D) by each encoder."""
+        return tuple([one.text(text) for one in encoders])
+
     def more_like(self, id: str, asked: Asked) -> Found:
         """The items nearest to a stored one, without itself, in whatever state an upgrade is."""
         state = self.gallery.state

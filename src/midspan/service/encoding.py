@@ -11,7 +11,7 @@ from midspan.data.decode import Pixels
 from midspan.errors import EncoderError
 from midspan.gallery import State
 from midspan.gallery.routing import Arm, arm_of
-from midspan.service.errors import NotPossible
+from midspan.service.errors import InvalidRequest, NotPossible
 from midspan.spaces import FloatArray, Space
 from midspan.upgrade import Record
 
@@ -33,6 +33,13 @@ class Loaded:
         """(N, D)."""
         made = self.encoder.embed(np.stack(images), progress=False)
         return made.vectors
+
+    def text(self, text: str) -> FloatArray:
+        """(1, D); an encoder without a text tower is no fault of the service."""
+        try:
+            return self.encoder.embed_text([text]).vectors
+        except EncoderError as error:
+            raise InvalidRequest(str(error)) from error
 
 
 Shelf = dict[tuple[str, str], Loaded]  # by name and runtime

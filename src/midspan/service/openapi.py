@@ -19,7 +19,7 @@ DESCRIPTION = (
     '{"error": {"type", "message", "request_id"}}.'
 )
 TAGS = {
-    "search": "Nearest items to an image, a vector or a stored item.",
+    "search": "Nearest items to an image, a vector, a stored item or a text.",
     "items": "What the gallery holds: read, write, count, export.",
     "gallery": "The gallery as a whole, its audit log and events.",
     "galleries": "Those of this service. Every path /v1/… is of the default one; the same below "

@@ -14,6 +14,7 @@ LARGEST_BATCH = 256  # query vectors in one request
 LARGEST_WRITE = 2000  # items in one request: one transaction of a gallery
 LARGEST_PAGE = 1000
 LARGEST_DIM = 65_536
+LARGEST_TEXT = 4096  # characters
 
 Id = Annotated[str, Field(min_length=1, max_length=512)]
 K = Annotated[int, Field(ge=1, le=LARGEST_K)]
@@ -88,18 +89,25 @@ class VectorSearch(SearchOptions):
 
 
 class AnySearch(SearchOptions):
-    """One of `image` (base64), `vector` and `id`; a file comes as a form."""
+    """One of `image` (base64), `vector`, `id` and `text`; a file comes as a form.
+
+    text: where the service's encoder has a text tower.
+    """
 
     image: Base64Bytes | None = Field(default=None, max_length=2**28)
     vector: Vector | None = None
     id: Id | None = None
+    text: Annotated[str, Field(min_length=1, max_length=LARGEST_TEXT)] | None = None
     space: str | None = None  # of the vector
 
     @model_validator(mode="after")
     def _one_query(self) -> Self:
-        given = [one for one in ("image", "vector", "id") if getattr(self, one) is not None]
+        kinds = ("image", "vector", "id", "text")
+        given = [one for one in kinds if getattr(self, one) is not None]
         if len(given) != 1:
-            raise ValueError(f"expected one of image, vector and id, got {len(given)} of them")
+            raise ValueError(
+                f"expected one of image, vector, id and text, got {len(given)} of them"
+            )
         if self.space is not None and self.vector is None:
             raise ValueError("space is that of a vector; the service knows it of the rest")
         return self

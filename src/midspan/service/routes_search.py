@@ -1,4 +1,4 @@
-"""Search by vector, by stored item, by image; and the same query before and after an upgrade."""
+"""Search by vector, stored item, image or text; and the same query before and after an upgrade."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from midspan.upgrade import Record
 
 
 async def search(request: Request) -> Response:
-    """The nearest items of an image, a vector or a stored item, whichever is given."""
+    """The nearest items of an image, a vector, a stored item or a text, whichever is given."""
     core = core_of(request)
     if is_form(request):
         return await by_image(request)
@@ -43,6 +43,8 @@ async def search(request: Request) -> Response:
         if len(body.image) > limit:
             raise TooLarge(f"the image has more than {limit:,} bytes")
         return await _image(request, body.image, body)
+    if body.text is not None:
+        return await _text(request, body.text, body)
     if body.id is not None:
         found = await core.reading.run(
             core.more_like, stored_id(request, body.id), _asked(request, body)
@@ -100,6 +102,19 @@ async def _image(request: Request, image: bytes, options: SearchOptions) -> Resp
     if state.upgrade is not None:
         core.arms.note(arm, time.perf_counter() - request.state.started)
         compare_later(core, state, Answered(image, query[-1], asked, found.hits[0], arm))
+    return await _found(request, options, found)
+
+
+async def _text(request: Request, text: str, options: SearchOptions) -> Response:
+    core = core_of(request)
+    state = await core.reading.run(lambda: core.gallery.state)
+    key = request.headers.get("x-client-id", "").encode() or text.encode()
+    encoders, arm = core.encoders.for_search(state, key=key)
+    query = await core.reading.run(core.embed_text, text, *encoders)
+    spaces = tuple(one.space.fingerprint for one in encoders)
+    found = await core.search.submit(_asked(request, options, spaces=spaces, arm=arm), query)
+    if state.upgrade is not None:
+        core.arms.note(arm, time.perf_counter() - request.state.started)
     return await _found(request, options, found)
 
 

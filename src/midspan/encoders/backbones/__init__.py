@@ -17,6 +17,12 @@ BACKBONES = {
 
 
 def parse_backbone(text: str) -> dict[str, Any]:
-    """ "timm:resnet50" → {"name": "timm", "model": "resnet50"}; a plain name stays one."""
+    """ "timm:resnet50" → {"name": "timm", "model": "resnet50"}; a plain name stays one.
+
+    "hf:org/clip?output=projected" names an output of the model too.
+    """
     name, _, model = text.partition(":")
+    if name == "hf" and "?output=" in model:
+        model, _, output = model.rpartition("?output=")
+        return {"name": name, "model": model, "output": output}
     return {"name": name, "model": model} if model else {"name": name}

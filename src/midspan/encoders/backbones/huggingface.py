@@ -20,7 +20,10 @@ from midspan.encoders.backbones.base import IMAGENET_MEAN, IMAGENET_STD, Backbon
 from midspan.encoders.preprocessing import Preprocessing
 from midspan.errors import ConfigError, EncoderError, MissingDependency
 
-Output = Literal["pooled", "mean", "cls", "map"]
+Output = Literal["pooled", "mean", "cls", "map", "projected"]
+
+# towers of images with a projection into the space that text is in: their class with it
+_PROJECTING = {"clip_vision_model": "CLIPVisionModelWithProjection"}
 
 _NOT_ARCHITECTURE = (
     *("transformers_version", "_name_or_path", "architectures", "dtype", "torch_dtype"),
@@ -34,8 +37,9 @@ class HuggingFace(Backbone):
     model: hub name or folder with weights; or config: a transformers config as a dict (with its
     "model_type"), random weights. revision: branch, tag or commit on the hub.
     output: "pooled" (the model's pooler), "mean" or "cls" of the tokens, "map" (feature map of a
-    convolutional network). Default: "pooled" where the checkpoint has trained the pooler, else
-    "cls" for a network with a class token, else "mean".
+    convolutional network), "projected" (CLIP's, into the space that it shares with text).
+    Default: "pooled" where the checkpoint has trained the pooler, else "cls" for
+    a network with a class token, else "mean".
     Departs: resizing is ours (bilinear, no margin round the crop), not the checkpoint's.
     """
 
@@ -52,15 +56,21 @@ class HuggingFace(Backbone):
             raise ConfigError("hf: expected either a model name or a config")
         transformers = _import_transformers()
         untrained: set[str] = set()
+        self.source: tuple[str, str | None] | None = None  # model and revision …
+        self.text_output: Output | None = None  # … of a text tower, in the space of this output
         self._preprocessor: Mapping[str, Any] = {}
         if model is not None:
-            self.network, untrained = _pretrained(transformers, model, revision=revision)
+            self.network, untrained, self.text_output = _pretrained(
+                transformers, model, revision=revision, output=output
+            )
+            where = Path(model)
+            self.source = (str(where.resolve()) if where.is_dir() else model, revision)
             self._preprocessor = _preprocessor_config(model, revision=revision)
             whole = json.loads(json.dumps(self.network.config.to_dict()))
             self._config = {k: v for k, v in whole.items() if k not in _NOT_ARCHITECTURE}
         else:
             assert config is not None
-            self.network = _from_config(transformers, config)
+            self.network = _from_config(transformers, config, output=output)
             self._config = dict(config)  # as it came: a later transformers may add its own keys
         self.network.float()
         self._probe(output, untrained=untrained, title=model or str(self._config["model_type"]))
@@ -87,6 +97,8 @@ class HuggingFace(Backbone):
         able: list[Output] = []
         if pooler is not None and not pooler_untrained:
             able.append("pooled")
+        if getattr(result, "image_embeds", None) is not None:
+            able.append("projected")
         if last.ndim == 3:
             able += ["cls", "mean"] if self._has_class_token() else ["mean"]
         else:
@@ -108,6 +120,8 @@ class HuggingFace(Backbone):
         features: Tensor = result.last_hidden_state
         if self.output == "pooled":
             features = result.pooler_output.flatten(1)  # (B, F, 1, 1) of a ResNet, (B, F) of a ViT
+        elif self.output == "projected":
+            features = result.image_embeds
         elif self.output == "cls":
             features = features[:, 0]
         elif self.output == "mean":
@@ -148,13 +162,18 @@ class HuggingFace(Backbone):
         return int(height), int(width)
 
 
-def _pretrained(transformers: Any, model: str, *, revision: str | None) -> tuple[Any, set[str]]:
-    """(the network, names of the parameters that the checkpoint does not have)."""
+def _pretrained(
+    transformers: Any, model: str, *, revision: str | None, output: Output | None
+) -> tuple[Any, set[str], Output | None]:
+    """(the network, names of the parameters that the checkpoint does not have, text's output)."""
     try:
         with _quiet(transformers):
-            config = transformers.AutoConfig.from_pretrained(model, revision=revision)
-            config = getattr(config, "vision_config", config)
-            network, report = transformers.AutoModel.from_pretrained(
+            whole = transformers.AutoConfig.from_pretrained(model, revision=revision)
+            config = getattr(whole, "vision_config", whole)
+            if output == "projected" and hasattr(whole, "projection_dim"):
+                config.projection_dim = whole.projection_dim
+            kind = _kind(transformers, config, output)
+            network, report = kind.from_pretrained(
                 model,
                 config=config,
                 revision=revision,
@@ -163,14 +182,29 @@ def _pretrained(transformers: Any, model: str, *, revision: str | None) -> tuple
             )
     except Exception as error:  # not found, no network, no safetensors, a custom architecture
         raise EncoderError(f"hf:{model} cannot be loaded ({_first_line(error)})") from error
-    return network, set(report["missing_keys"]) | {str(k) for k in report["mismatched_keys"]}
+    untrained = set(report["missing_keys"]) | {str(k) for k in report["mismatched_keys"]}
+    text: Output | None = None
+    if config is not whole and getattr(whole, "text_config", None) is not None:
+        projects = config.model_type in _PROJECTING
+        text = "projected" if projects else "pooled" if "siglip" in whole.model_type else None
+    return network, untrained, text
 
 
-def _from_config(transformers: Any, config: Mapping[str, Any]) -> Any:
+def _kind(transformers: Any, config: Any, output: Output | None) -> Any:
+    """The class that gives this output; AutoModel leaves the projection out."""
+    if output != "projected" or config.model_type not in _PROJECTING:
+        return transformers.AutoModel
+    return getattr(transformers, _PROJECTING[config.model_type])
+
+
+def _from_config(transformers: Any, config: Mapping[str, Any], *, output: Output | None) -> Any:
     settings = dict(config)
     kind = settings.pop("model_type", None)
     try:
         made = transformers.AutoConfig.for_model(kind, **settings)
+        kind_of_model = _kind(transformers, made, output)
+        if kind_of_model is not transformers.AutoModel:
+            return kind_of_model(made)
         return transformers.AutoModel.from_config(made)
     except Exception as error:
         raise ConfigError(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -89,6 +90,14 @@ class AutoEncoder:
     @property
     def takes_images(self) -> bool:
         return True
+
+    @property
+    def takes_text(self) -> bool:
+        return self.encoder.takes_text
+
+    def embed_text(self, texts: Sequence[str]) -> Embeddings:
+        """As Encoder.embed_text, with torch."""
+        return self.encoder.embed_text(texts)
 
     @property
     def preprocessing(self) -> Preprocessing:
