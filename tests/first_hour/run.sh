@@ -56,8 +56,7 @@ mkdir -p photos && printf 'no image' >photos/a.jpg
 step "core install: train" refused train env/bin/midspan train run.toml --out run
 step "core install: bench" refused train env/bin/midspan bench --data digits --out bench
 step "core install: demo" refused train env/bin/midspan demo --quick
-step "core install: embed" refused train env/bin/midspan embed run photos --out photos.npz
-step "core install: export" refused train env/bin/midspan export run --out model.onnx
+step "core install: embed" refused "[a-z]*" env/bin/midspan embed efficientnet-lite0 photos --out photos.npz
 step "core install: serve" refused serve env/bin/midspan serve --gallery first.midspan
 if [ "${2:-}" = demo ]; then
   step "install the demo" env/bin/pip install --quiet --constraint "$here/constraints.txt" "$wheel[demo]"
