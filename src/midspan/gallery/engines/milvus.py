@@ -78,8 +78,9 @@ class MilvusEngine(RemoteEngine):
             catalogue, milvus_location(location, created_with=created_with), shown=location.shown
         )
         for name in [] if created_with is None else engine._collections():
-            with contextlib.suppress(MissingCollection):  # another process dropped it since it was listed
-                engine._server.load(name)  # Milvus Lite forgets what was loaded
+            # Milvus Lite forgets what was loaded. Another process may have dropped it meanwhile.
+            with contextlib.suppress(MissingCollection):
+                engine._server.load(name)
         return engine
 
     # ---- spaces
