@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -47,4 +48,16 @@ def test_every_verb_is_in_the_docs() -> None:
         verbs += [f"{group.name} {command.name}" for command in inner]
     assert verbs
     missing = [verb for verb in verbs if f"midspan {verb}" not in everything and verb != "demo"]
+    assert missing == []
+
+
+def test_files_of_the_architecture_page_exist() -> None:
+    """Every path of its diagrams, such as training/loop.py; `x.py` after one is in its folder."""
+    source, missing = ROOT / "src" / "midspan", []
+    diagrams = PAGES["architecture.md"].split("## Four paths")[1].split("\n## ")[0]
+    found = re.findall(r"([\w/]+)/(\w+\.py)((?:, \w+\.py)*)", diagrams)
+    assert len(found) > 30
+    for folder, first, others in found:
+        names = [first, *others.split(", ")[1:]]
+        missing += [f"{folder}/{name}" for name in names if not (source / folder / name).is_file()]
     assert missing == []

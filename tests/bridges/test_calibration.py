@@ -111,7 +111,7 @@ def test_the_threshold_by_hand(threshold: float, accepted: int) -> None:
 def test_what_it_refuses() -> None:
     with pytest.raises(EvaluationError, match="too few"):
         ScoreMap().fit(np.ones(3), np.ones(3))
-    with pytest.raises(EvaluationError, match="isotonic wants pairs"):
+    with pytest.raises(EvaluationError, match="isotonic: expected pairs"):
         ScoreMap(method="isotonic").fit(np.arange(20), np.arange(30))
     with pytest.raises(EvaluationError, match="NaN"):
         ScoreMap().fit(np.full(20, np.nan), np.arange(20))

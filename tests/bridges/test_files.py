@@ -77,7 +77,7 @@ def test_broken_json(folder: Path) -> None:
 
 def test_json_of_something_else(folder: Path) -> None:
     (folder / JSON_NAME).write_text('{"format": "other"}')
-    with pytest.raises(FormatError, match="not a bridge; wanted"):
+    with pytest.raises(FormatError, match="not a bridge; expected"):
         load_bridge(folder)
 
 

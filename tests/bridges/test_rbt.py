@@ -143,7 +143,7 @@ def test_unified_maps_both_sides_into_a_third_space(tmp_path: Path) -> None:
     again = load_bridge(both.save(tmp_path / "both"))
     assert isinstance(again, RBT)
     assert np.array_equal(again.other.apply(new.vectors), both.other.apply(new.vectors))
-    with pytest.raises(SpaceMismatch, match="wants vectors in 'old'"):
+    with pytest.raises(SpaceMismatch, match="expected vectors in 'old'"):
         both.transform(new)
 
 
@@ -158,7 +158,7 @@ def test_another_fit_is_another_third_space() -> None:
 
 def test_unified_without_labels_is_refused() -> None:
     old, new = encoders(80, labelled=False)
-    with pytest.raises(DataError, match=r"wants a 'labels' column.*mode='m2m'"):
+    with pytest.raises(DataError, match=r"needs a 'labels' column.*mode='m2m'"):
         RBT(mode="unified").fit(old, new)
     with pytest.raises(DataError, match="only a bridge of mode 'unified'"):
         _ = RBT(epochs=0).fit(old, new).other

@@ -57,7 +57,7 @@ def test_what_it_refuses() -> None:
     rows = embeddings(np.eye(3), "s", labels=[0, 1, 2])
     with pytest.raises(EvaluationError, match="no column 'uncertainty'"):
         rejection_curve(rows, rows)
-    with pytest.raises(EvaluationError, match="wants a 'labels' column"):
+    with pytest.raises(EvaluationError, match="needs a 'labels' column"):
         rejection_curve(embeddings(np.eye(3), "s"), rows)
     with pytest.raises(SpaceMismatch):
         rejection_curve(rows, embeddings(np.eye(3), "t", labels=[0, 1, 2]))

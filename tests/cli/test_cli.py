@@ -387,7 +387,7 @@ def test_bridge_with_settings_and_mistakes(run: Run, tmp_path: Path) -> None:
     for extra, message in (
         (["--method", "ridg"], "did you mean 'ridge'"),
         (["--method", "ridge", "--set", "alhpa=1.0"], "did you mean 'alpha'"),
-        (["--method", "ridge", "--set", "alpha"], "wanted key=value"),
+        (["--method", "ridge", "--set", "alpha"], "expected key=value"),
         (["--set", "alpha=1.0"], "needs a --method"),
     ):
         code, _, err = run(*words, *extra, "--force")

@@ -168,9 +168,9 @@ def test_what_travels_is_what_the_worker_sees(
     [
         (["upgrade", "run", "SHOP", "--encoder", "RUN", "--workers", "2"], "without --ray"),
         (["upgrade", "run", "SHOP", "--encoder", "RUN", "--ship-images"], "without --ray"),
-        (["upgrade", "run", "SHOP", "--ray", "auto"], "--ray wants --encoder"),
+        (["upgrade", "run", "SHOP", "--ray", "auto"], "--ray requires --encoder"),
         (["upgrade", "run", "SHOP", "--ray", "auto", "--embeddings", "x.npz"], "need no workers"),
-        (["upgrade", "run", "SHOP", "--encoder", "RUN", "--ray", "nowhere"], "no address"),
+        (["upgrade", "run", "SHOP", "--encoder", "RUN", "--ray", "nowhere"], "got 'nowhere'"),
         (["embed", "RUN", "PHOTOS", "--out", "x.npz", "--gpus-per-worker", "1"], "without --ray"),
         (["embed", "RUN", "PHOTOS", "--out", "x.npz", "--ray", "auto", "--device", "cpu"], "gpus"),
     ],

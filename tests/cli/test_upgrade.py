@@ -575,7 +575,7 @@ def test_what_is_wrong_with_a_request_is_found_before_the_encoder_is_loaded(
     loaded: list[str] = []
     monkeypatch.setattr(upgrade_sources, "embedder_of", lambda name, **_: loaded.append(name))
     for words, message in (
-        (["--mode", "map-query"], "wants a bridge from new to old"),
+        (["--mode", "map-query"], "requires a bridge from new to old"),
         (["--mode", "both", "--bridge", "b"], "takes no bridge"),
         (["--order", "alphabetical"], "order"),
     ):

@@ -156,14 +156,14 @@ def test_a_bridge_across_dimensions(old: Embeddings) -> None:
         compare(old=old, new=new, bridge=bridge, bootstrap=10).old_self
     )
     narrow = Matrix(old.space, Space("narrow", 3), np.eye(16, 3, dtype=np.float32))
-    with pytest.raises(SpaceMismatch, match="wanted a map between"):
+    with pytest.raises(SpaceMismatch, match="expected a map between"):
         compare(old=old, new=new, bridge=narrow)
 
 
 def test_refusals(old: Embeddings, new: Embeddings) -> None:
     with pytest.raises(SpaceMismatch, match="no compatibility"):
         compare(old=old, new=new, direct=False)
-    with pytest.raises(UnknownId, match="want the same items: 20 ids are only in the first"):
+    with pytest.raises(UnknownId, match="need the same items: 20 ids are only in the first"):
         compare(old=old, new=new[:100])
     with pytest.raises(EvaluationError, match="the old set has no labels"):
         compare(old=embeddings(old.vectors), new=new)

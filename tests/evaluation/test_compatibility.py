@@ -219,13 +219,13 @@ def test_matrix_of_a_chain_of_encoders() -> None:
 
 def test_chains_that_cannot_be_compared() -> None:
     items = clustered(12, classes=3)
-    with pytest.raises(EvaluationError, match="chain of 1 encoders"):
+    with pytest.raises(EvaluationError, match="at least 2 encoders, got 1"):
         compatibility_matrix([items])
     with pytest.raises(SpaceMismatch, match=r"\[16, 2\] dimensions"):
         compatibility_matrix([items, embeddings(np.ones((12, 2)), items.labels)])
-    with pytest.raises(UnknownId, match="want the same items"):
+    with pytest.raises(UnknownId, match="need the same items"):
         compatibility_matrix([items, items[:6]])
-    with pytest.raises(EvaluationError, match="wanted \\(T, T\\)"):
+    with pytest.raises(EvaluationError, match="expected a matrix of shape \\(T, T\\)"):
         chain_summary([[1.0]])
     with pytest.raises(EvaluationError, match="missing values"):
         chain_summary([[1.0, 0.0], [np.nan, 1.0]])

@@ -145,9 +145,9 @@ def test_refusals() -> None:
     old, new = real_sets()
     good = partial(backfill_curve, query=new, gallery_old=old, gallery_new=new)
     order = np.arange(300)
-    with pytest.raises(EvaluationError, match="each item exactly once"):
+    with pytest.raises(EvaluationError, match="gallery items exactly once"):
         good(order=order[:-1])
-    with pytest.raises(EvaluationError, match="each item exactly once"):
+    with pytest.raises(EvaluationError, match="gallery items exactly once"):
         good(order=np.zeros(300, dtype=int))
     with pytest.raises(UnknownId, match="'nobody'"):
         good(order=np.where(old.ids == old.ids[3], "nobody", old.ids))
@@ -160,7 +160,7 @@ def test_refusals() -> None:
         good(order=order, metric="mapp")
     with pytest.raises(EvaluationError, match=r"before has shape \(3,\)"):
         good(order=order, before=np.ones(3))
-    with pytest.raises(UnknownId, match="old and new gallery want the same items"):
+    with pytest.raises(UnknownId, match="old and new gallery need the same items"):
         backfill_curve(query=new, gallery_old=old, gallery_new=new[:100], order=order)
     alien = embeddings(new.vectors, new.labels, ids=new.ids, name="alien")
     with pytest.raises(SpaceMismatch, match="no compatibility"):

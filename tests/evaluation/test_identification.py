@@ -217,7 +217,7 @@ def test_what_cannot_be_answered_is_refused() -> None:
         identify_scores(
             np.array([[0.1, 0.2], [0.1, np.nan]]), probe_labels=labels, gallery_labels=labels
         )
-    with pytest.raises(EvaluationError, match="wanted \\(P, G\\)"):
+    with pytest.raises(EvaluationError, match="expected scores \\(P, G\\)"):
         identify_scores(np.zeros((2, 3)), probe_labels=labels, gallery_labels=labels)
     with pytest.raises(EvaluationError, match="no probes"):
         identify(

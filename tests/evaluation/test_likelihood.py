@@ -90,7 +90,7 @@ def test_what_does_not_fit_is_told() -> None:
         rescore(query, plain, np.zeros((2, 1), dtype=np.int64))
     with pytest.raises(VectorError, match="reach to 9 of 5"):
         rescore(query, gallery, np.full((2, 1), 9))
-    with pytest.raises(VectorError, match=r"wanted \(Q, k\)"):
+    with pytest.raises(VectorError, match=r"expected rows \(Q, k\)"):
         rescore(query, gallery, np.zeros((3, 1), dtype=np.int64))
     vectors, variance = drawn(2, seed=0)
     with pytest.raises(VectorError, match="above 0"):

@@ -101,7 +101,7 @@ def test_streams_that_do_not_add_up_are_refused() -> None:
         verify([], far=[0.1], n_impostor=0)
     with pytest.raises(EvaluationError, match="1 pairs have the score NaN"):
         verify([(np.array([np.nan, 0.1]), same)], far=[0.1], n_impostor=1)
-    with pytest.raises(EvaluationError, match="genuine scores have shape"):
+    with pytest.raises(EvaluationError, match="genuine scores: expected"):
         verify([(scores, np.array([False, False]))], far=[0.1], n_impostor=2)
 
 
@@ -146,15 +146,17 @@ def test_sparse_lists_give_the_same_as_dense_ones() -> None:
 
 def test_row_numbers_outside_of_the_templates_are_refused() -> None:
     templates = unit_rows(4, 3, seed=0)
-    with pytest.raises(EvaluationError, match=r"right has 1 rows .* below 4"):
+    with pytest.raises(
+        EvaluationError, match=r"right: expected one row number below 4 .* got 1 rows"
+    ):
         list(score_pairs(templates, np.array([0]), np.array([4])))
-    with pytest.raises(EvaluationError, match="left has 1 rows"):
+    with pytest.raises(EvaluationError, match="left: expected one row number"):
         list(score_pairs(templates, np.array([-1]), np.array([1])))
-    with pytest.raises(EvaluationError, match="right has 2 rows for 1 pairs"):
+    with pytest.raises(EvaluationError, match="for each of 1 pairs, got 2 rows"):
         list(score_pairs(templates, np.array([0]), np.array([1, 2])))
     with pytest.raises(EvaluationError, match=r"'present' has shape \(3,\) for 4"):
         list(score_pairs(templates, np.array([0]), np.array([1]), present=np.ones(3, dtype=bool)))
-    with pytest.raises(EvaluationError, match="wanted \\(T, D\\)"):
+    with pytest.raises(EvaluationError, match="expected templates \\(T, D\\)"):
         list(score_pairs(templates[0], np.array([0]), np.array([1])))
 
 

@@ -73,7 +73,7 @@ def test_same_ids_may_be_kept() -> None:
 def test_shared_ids_with_other_labels_are_not_the_same_items() -> None:
     query = embeddings([[1, 0], [0, 1]], [0, 1])
     gallery = embeddings([[1, 0], [0, 1], [1, 1]], [0, 2, 1])
-    with pytest.raises(EvaluationError, match=r"1 ids stand in both sets .* 'item-00001'"):
+    with pytest.raises(EvaluationError, match=r"1 ids are in both sets .* 'item-00001'"):
         evaluate(query, gallery)
     assert evaluate(query, gallery, exclude_same_id=False).n_gallery == 3
 

@@ -266,15 +266,15 @@ def test_bad_shapes_and_arguments() -> None:
     ones = np.ones((2, 3))
     with pytest.raises(VectorError, match="query has 3 dimensions, gallery 2"):
         search_exact(ones, np.ones((2, 2)), k=1)
-    with pytest.raises(VectorError, match=r"wanted numbers of shape \(N, D\)"):
+    with pytest.raises(VectorError, match=r"expected numbers of shape \(N, D\)"):
         search_exact(np.ones(3), ones, k=1)
-    with pytest.raises(VectorError, match=r"wanted numbers of shape \(N, D\)"):
+    with pytest.raises(VectorError, match=r"expected numbers of shape \(N, D\)"):
         search_exact(np.array([["a", "b", "c"]]), ones, k=1)
     with pytest.raises(EvaluationError, match="'cosin' is not known"):
         search_exact(ones, ones, k=1, metric="cosin")  # type: ignore[arg-type]
     with pytest.raises(EvaluationError, match="rows 0 to 1, or -1"):
         search_exact(ones, ones, k=1, exclude=np.array([0, 2]))
-    with pytest.raises(EvaluationError, match=r"wanted \(2,\) integers"):
+    with pytest.raises(EvaluationError, match=r"expected \(2,\) integers"):
         search_exact(ones, ones, k=1, exclude=np.array([0.5, 1.0]))
     with pytest.raises(EvaluationError, match="1 lists for 2 queries"):
         search_exact(ones, ones, k=1, ignore=[np.array([0])])

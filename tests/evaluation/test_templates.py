@@ -122,12 +122,12 @@ def test_pooling_many_vectors_takes_little_memory() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"vectors": np.zeros((0, 2))}, "wanted \\(N, D\\)"),
+        ({"vectors": np.zeros((0, 2))}, "expected vectors \\(N, D\\)"),
         ({"template_ids": np.array([1])}, "template_ids have shape \\(1,\\) for 2 members"),
         ({"media_ids": np.array([1, 2, 3])}, "media_ids have shape \\(3,\\)"),
         ({"weights": np.array([1.0, -1.0])}, "0 or more"),
-        ({"weights": np.array([1.0, np.nan])}, "finite number"),
-        ({"weights": np.array([1.0])}, "weights of shape \\(1,\\)"),
+        ({"weights": np.array([1.0, np.nan])}, "one finite weight"),
+        ({"weights": np.array([1.0])}, "finite weight.*got shape \\(1,\\)"),
         ({"vectors": np.array([[1.0, 0.0], [-1.0, 0.0]])}, "template 4 sum to a vector without"),
         ({"vectors": np.array([[1.0, np.nan], [1.0, 0.0]])}, "template 4 sum to a vector without"),
     ],
@@ -194,7 +194,7 @@ def test_tiny_variances_do_not_overflow() -> None:
     ("variances", "message"),
     [
         (np.ones((2, 3)), "K a divisor of 4"),
-        (np.ones((3, 4)), "wanted \\(2, K\\)"),
+        (np.ones((3, 4)), "expected variances \\(2, K\\)"),
         (np.zeros((2, 4)), "above 0"),
         (np.full((2, 4), np.nan), "above 0"),
         (np.full((2, 4), np.inf), "no member has a finite variance"),
@@ -239,5 +239,5 @@ def test_any_fusion_can_be_plugged_in() -> None:
     vectors, variances = np.eye(3), np.array([[0.3], [0.1], [0.2]])
     fused = fuse_templates(vectors, variances, np.array([0, 0, 0]), fusion=most_certain)
     assert fused.vectors.tolist() == [[0, 1, 0]]
-    with pytest.raises(VectorError, match=r"variances have shape \(2, 1\), wanted \(3, K\)"):
+    with pytest.raises(VectorError, match=r"expected variances \(3, K\), got \(2, 1\)"):
         fuse_templates(vectors, variances[:2], np.array([0, 0, 0]), fusion=most_certain)

@@ -65,5 +65,5 @@ def test_rows_of_the_first_views() -> None:
 
 
 def test_groups_must_fit() -> None:
-    with pytest.raises(VectorError, match=r"groups of shape \(2,\) for 5 vectors"):
+    with pytest.raises(VectorError, match=r"each of 5 vectors.*groups of shape \(2,\)"):
         fuse_views(views(), np.array(["a", "b"]))

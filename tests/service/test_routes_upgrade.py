@@ -167,7 +167,7 @@ def test_configured_bridge_maps_the_gallery(serve: Serve, shop: Shop, tmp_path: 
     without = serve()
     refused = without.post("/v1/upgrade/start", json={"mode": "map-gallery"})
     assert refused.status_code == 409
-    assert "wants a bridge" in refused.json()["error"]["message"]
+    assert "requires a bridge" in refused.json()["error"]["message"]
     client = serve(bridge=folder)
     started = post(client, "start", {"mode": "map-gallery", "order": "random"})
     assert (started["phase"], started["mode"]) == ("running", "map-gallery")

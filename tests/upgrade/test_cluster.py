@@ -171,7 +171,7 @@ def test_a_worker_that_hangs_is_replaced(ray: FakeRay, small: Upgrade) -> None:
 def test_a_cluster_without_room_is_named(ray: FakeRay, small: Upgrade) -> None:
     ray.places = 0
     workers = Workers("auto", count=2, gpus=1, patience=0.05)
-    with pytest.raises(ClusterError, match=r"wants 1 CPU and 1 GPU, and the cluster has 2 CPU and"):
+    with pytest.raises(ClusterError, match=r"needs 1 CPU and 1 GPU, and the cluster has 2 CPU and"):
         run(small, loading(encoder(NEW)), workers=workers)
     ray.places = 1  # one of the two finds room: that is enough
     assert run(small, loading(encoder(NEW)), workers=replace(workers, gpus=0)).workers == 1
@@ -200,7 +200,7 @@ def test_workers_by_gpus_or_cores(
 
 @pytest.mark.parametrize("wrong", [{"count": 0}, {"gpus": -1.0}, {"ahead": 0}])
 def test_bad_settings_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="wanted"):
+    with pytest.raises(ConfigError, match="expected"):
         Workers("auto", **wrong)
 
 
@@ -358,7 +358,7 @@ def test_slow_batch_renews_its_lease_and_nobody_else_claims_it(
 
 @pytest.mark.parametrize("address", ["", "ray:/x", "http://host:1", "host", "host:port"])
 def test_an_address_that_is_none_is_refused(address: str) -> None:
-    with pytest.raises(ConfigError, match="wanted auto, local, ray://host:10001 or host:6379"):
+    with pytest.raises(ConfigError, match="expected auto, local, ray://host:10001 or host:6379"):
         connect._knock(address)
 
 

@@ -1,4 +1,4 @@
-"""What finish wants of the gate: a PASS on the gallery as it is now, or a reason."""
+"""What finish requires of the gate: a PASS on the gallery as it is now, or a reason."""
 
 from __future__ import annotations
 

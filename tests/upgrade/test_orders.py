@@ -129,7 +129,7 @@ def test_disagreement_is_the_mean_squared_distance_of_the_maps() -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("uncertainty", "class centres and got 0"),
+        ("uncertainty", "two class centres, got 0"),
         ("disagreement", "two bridges"),
         ("newest", "column 'created'"),
     ],

@@ -77,7 +77,7 @@ def test_a_long_rest_can_be_cut_short() -> None:
 
 @pytest.mark.parametrize("rate", [0, -1, float("nan")])
 def test_bad_limits_are_refused(rate: float) -> None:
-    with pytest.raises(ConfigError, match="more than 0 items"):
+    with pytest.raises(ConfigError, match="above 0 items"):
         Throttle(max_rate=rate)
-    with pytest.raises(ConfigError, match="more than 0 seconds"):
+    with pytest.raises(ConfigError, match="above 0 seconds"):
         Throttle(latency=Latency(p99=lambda: 0.0, ceiling=rate))

@@ -457,8 +457,8 @@ def test_mapping_goes_on_after_a_stop_and_the_old_service_answers_meanwhile(
         ({"to": WIDE}, SpaceMismatch, "not on record as compatible"),
         ({"to": OLD}, SpaceMismatch, "already"),
         ({"to": NEW, "mode": "sideways"}, ConfigError, "direct, map-query, map-gallery"),
-        ({"to": WIDE, "mode": "map-query"}, ConfigError, "wants a bridge from new to old"),
-        ({"to": WIDE, "mode": "map-gallery"}, ConfigError, "wants a bridge from old to new"),
+        ({"to": WIDE, "mode": "map-query"}, ConfigError, "requires a bridge from new to old"),
+        ({"to": WIDE, "mode": "map-gallery"}, ConfigError, "requires a bridge from old to new"),
         ({"to": NEW, "order": "alphabetical"}, ConfigError, "order"),
         ({"to": NEW, "order": "disagreement"}, ConfigError, "new vectors of a sample"),
         ({"to": NEW, "sample": vectors(["a"], WIDE)}, SpaceMismatch, "the sample is in"),
@@ -507,7 +507,7 @@ def test_wrong_bridges_are_refused(gallery: Gallery, tmp_path: Path) -> None:
         Upgrade.start(gallery, to=WIDE, mode="map-query", bridge=forward)
     with pytest.raises(SpaceMismatch, match="direction of mode map-query"):
         Upgrade.start(gallery, to=WIDE, mode="map-gallery", bridge=backward)
-    with pytest.raises(SpaceMismatch, match="wants one from 'old'"):
+    with pytest.raises(SpaceMismatch, match="expected a bridge from 'old'"):
         Upgrade.start(gallery, to=WIDE, mode="map-gallery", bridge=other)
     with pytest.raises(ConfigError, match="takes no bridge"):
         Upgrade.start(gallery, to=NEW, bridge=forward)

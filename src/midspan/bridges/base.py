@@ -225,7 +225,7 @@ class Bridge(ABC):
         return unit(mapped) if self.target.metric == "cosine" else mapped
 
     def unnormalised(self, vectors: FloatArray) -> FloatArray:
-        """As `apply`, before the last normalisation; its length tells something about the fit."""
+        """As `apply`, before the last normalisation; its length indicates how well it fits."""
         source = self.source
         if vectors.shape[-1] != source.dim:
             raise VectorError(
@@ -239,13 +239,13 @@ class Bridge(ABC):
             return
         if space.same_as(self.target):
             raise SpaceMismatch(
-                f"the spaces are swapped: these vectors are in {space}, which is where this "
-                f"bridge leads; it wants vectors in {self.source}. They need no mapping; for the "
-                "other direction fit a bridge with fit(target, source)"
+                f"the spaces are swapped: expected vectors in {self.source}, got vectors in "
+                f"{space}, the target of this bridge. They need no mapping; for the other "
+                "direction fit a bridge with fit(target, source)"
             )
         raise SpaceMismatch(
-            f"these vectors are in {space}; this bridge wants vectors in {self.source} "
-            f"and leads to {self.target}: use the bridge that was fitted for this encoder"
+            f"expected vectors in {self.source}, got vectors in {space}; this bridge leads to "
+            f"{self.target}: use the bridge that was fitted for this encoder"
         )
 
     def probe(self) -> FloatArray:

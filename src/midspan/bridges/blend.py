@@ -36,7 +36,7 @@ class Blend(Bridge):
     def __init__(self, *, members: tuple[dict[str, Any], ...] = MEMBERS) -> None:
         self.members = tuple(dict(member) for member in members)
         if not self.members:
-            raise ConfigError("a blend wants at least one member, such as {'name': 'ridge'}")
+            raise ConfigError("expected at least one member, such as {'name': 'ridge'}, got none")
 
     def pairs_needed(self, source_dim: int, target_dim: int) -> int:
         return max(member.pairs_needed(source_dim, target_dim) for member in self._built())

@@ -32,7 +32,7 @@ class ScoreMap:
     and lists merge evenly. `isotonic`: least squares under the order constraint (Barlow 1972) on
     pairs of scores of the same two items: the *expected* score after the change, which is drawn to
     the mean, so that uncertain scores fall behind certain ones.
-    Beyond the scores that were seen the map goes on with slope 1.
+    Beyond the scores that were seen the map continues with slope 1.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class ScoreMap:
         else:
             if len(before) != len(after):
                 raise EvaluationError(
-                    f"isotonic wants pairs of scores, got {len(before)} and {len(after)}; "
+                    f"isotonic: expected pairs of scores, got {len(before)} and {len(after)}; "
                     "use method='quantile' for scores of different items"
                 )
             x, y = _isotonic_knots(before, after, self.knots)
@@ -191,7 +191,7 @@ def keep_false_accept_rate(
     today = np.asarray(impostors_today, dtype=np.float64).ravel()
     after = np.asarray(impostors_after, dtype=np.float64).ravel()
     if not len(today) or not len(after):
-        raise EvaluationError("impostor scores from before and after the change are wanted")
+        raise EvaluationError("expected impostor scores from before and after the change, got none")
     if not (np.isfinite(today).all() and np.isfinite(after).all()):
         raise EvaluationError("scores hold NaN or infinite values; remove them first")
     rate = float(np.mean(today > threshold))

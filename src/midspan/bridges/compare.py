@@ -126,8 +126,8 @@ def compare_bridges(
 
     metric: "map" or "mrr"; by default "map" if there are labels.
 
-    With labels whole classes are held out, and other items of the class are wanted (mAP, the
-    query's own item left out); without labels each query wants its own item (MRR, which is 1 on
+    With labels whole classes are held out, and other items of the class are relevant (mAP, the
+    query's own item left out); without labels only its own item is (MRR, which is 1 on
     the true gallery). The interval resamples classes, or queries. Of more than 20,000 pairs a
     random part is used.
 

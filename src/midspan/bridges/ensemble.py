@@ -37,7 +37,7 @@ class GalleryEnsemble:
     def fit(self, galleries: Sequence[Embeddings], query: Embeddings) -> Self:
         """One bridge for each gallery set, fitted on the ids it shares with `query`."""
         if not galleries:
-            raise VectorError("an ensemble wants the embeddings of at least one gallery encoder")
+            raise VectorError("expected the embeddings of at least one gallery encoder, got none")
         self.bridges_, self._query = [], query.space
         for gallery in galleries:
             self.add(gallery, query)

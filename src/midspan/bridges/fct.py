@@ -220,7 +220,7 @@ def _side_column(embeddings: Embeddings, name: str) -> FloatArray:
     side = np.asarray(column, dtype=np.float32)
     side = side[:, None] if side.ndim == 1 else side
     if side.ndim != 2 or not np.isfinite(side).all():
-        raise VectorError(f"column {name!r} has shape {side.shape}; wanted finite (N, K) numbers")
+        raise VectorError(f"column {name!r}: expected finite (N, K) numbers, got {side.shape}")
     return side
 
 

@@ -126,7 +126,7 @@ def _read_json(folder: Path) -> Record:
     except (ValueError, OSError) as error:
         raise FormatError(f"{path}: not readable JSON ({error})") from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise FormatError(f'{path}: not a bridge; wanted "format": "{FORMAT}"')
+        raise FormatError(f'{path}: not a bridge; expected "format": "{FORMAT}"')
     if document.get("version") != VERSION:
         raise FormatError(
             f"{path}: written as version {document.get('version')!r}, this midspan reads "

@@ -20,7 +20,7 @@ class LambdaOrthogonal(Bridge):
     Below `threshold` (λ) the map is free, above it is pulled back to a rotation: it adapts, and
     keeps the ranking of the source for the most part. λ = 12 and weight 1 are the paper's, which
     fits 512-d unit vectors; F of a map that shrinks everything to nothing is √d, so small spaces
-    want a smaller λ. `sharpness` (α) 1 is ours.
+    need a smaller λ. `sharpness` (α) 1 is ours.
 
     Departs: full-batch L-BFGS in NumPy from the best rotation instead of Adam in torch (the loss
     needs only sums over the pairs, so a step does not depend on their number); only directions

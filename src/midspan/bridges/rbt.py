@@ -108,7 +108,7 @@ class RBT(Bridge):
         need_torch(self.name)
         if self.mode == "unified" and pairs.labels is None:
             raise DataError(
-                "rbt in unified mode wants a 'labels' column: without classes both sides would "
+                "rbt in unified mode needs a 'labels' column: without classes both sides would "
                 "agree best by mapping everything to one point; add labels or use mode='m2m'"
             )
         if self.mode == "unified":

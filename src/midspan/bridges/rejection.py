@@ -77,12 +77,12 @@ def rejection_curve(
 ) -> RejectionCurve:
     """Leave out the gallery items with the largest `uncertainty`, and search with what is left.
 
-    Both sets want labels; the gallery wants the column `uncertainty` (GalleryEnsemble gives it).
+    Both sets need labels; the gallery needs the column `uncertainty` (GalleryEnsemble gives it).
     An item is no answer to a query of its own id.
     """
     check_comparable(queries.space, gallery.space)
     if queries.labels is None or gallery.labels is None:
-        raise EvaluationError("a rejection curve wants a 'labels' column in queries and gallery")
+        raise EvaluationError("a rejection curve needs a 'labels' column in queries and gallery")
     if "uncertainty" not in gallery.columns:
         raise EvaluationError(
             "the gallery has no column 'uncertainty'; GalleryEnsemble.transform adds it, "

@@ -1,7 +1,7 @@
 """Held-out retrieval, as small as choosing between bridges needs it.
 
-New queries search the mapped gallery. Without labels each true target vector wants its own item
-first (reciprocal rank); with labels it wants the other items of its class (average precision).
+New queries search the mapped gallery. Without labels only the own item of a true target vector is
+relevant (reciprocal rank); with labels the other items of its class are (average precision).
 
 `times` asks for a larger gallery than there is: each item that is not relevant counts so many
 times. Where one wrong item stands above a right one here, `times` of them are expected to in a

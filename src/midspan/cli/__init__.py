@@ -49,7 +49,7 @@ class Panels(Verbs):
 app = typer.Typer(
     name="midspan",
     cls=Panels,
-    help="Change the embedding model of a visual search service while it goes on serving.",
+    help="Change the embedding model of a visual search service while it keeps serving.",
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,

@@ -74,8 +74,8 @@ def bench(
 ) -> None:
     """Train old, independent and compatible encoders by one protocol, and compare the methods.
 
-    Ctrl-C saves; the same command goes on, and what is finished is never repeated. The folder gets
-    rows.csv (a row per run), summary.csv (mean and spread over seeds) and index.html.
+    Ctrl-C saves; the same command continues, and what is finished is never repeated. The folder
+    gets rows.csv (a row per run), summary.csv (mean and spread over seeds) and index.html.
     """
     from midspan.reports.bench_page import write_bench
     from midspan.training.bench import bench as run

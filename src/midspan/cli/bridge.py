@@ -127,7 +127,7 @@ def compare(
     metric: Annotated[
         str | None,
         typer.Option(
-            help="map (others of the class are wanted) or mrr (the own item is); default: map if "
+            help="map (others of the class are relevant) or mrr (the own item is); default: map if "
             "there are labels."
         ),
     ] = None,
@@ -217,7 +217,7 @@ def _made(method: str, changes: list[str]) -> Bridge:
     for change in changes:
         key, separator, value = change.partition("=")
         if not separator:
-            raise ConfigError(f"--set {change!r}: wanted key=value, e.g. alpha=0.1")
+            raise ConfigError(f"--set: expected key=value, e.g. alpha=0.1, got {change!r}")
         try:
             section[key.strip()] = tomllib.loads(f"value = {value}")["value"]
         except tomllib.TOMLDecodeError:

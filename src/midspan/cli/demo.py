@@ -55,7 +55,7 @@ def demo(
 
     The old encoder learns from 30 % of the classes, the new ones from all of them; the test is on
     classes that none of them has seen. Then a gallery of the test images changes over to the new
-    encoder while it is searched, and back. Everything lands in one folder; run it again to go on.
+    encoder while it is searched, and back. Everything lands in one folder; repeat it to continue.
     """
     check_folder(out, option="--out")
     result = run_demo(

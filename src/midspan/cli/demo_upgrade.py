@@ -123,7 +123,7 @@ def live_upgrade(
             upgrade.rollback()
             rollback_seconds = time.perf_counter() - started
             after = answer(asked)
-        drop_unused(gallery)  # the new vectors, so that whoever goes on sees them made
+        drop_unused(gallery)  # the new vectors, so that a later run shows how they are made
     return LiveUpgrade(
         items=len(old),
         metric=f"map@{DEPTH}",

@@ -301,7 +301,7 @@ def copy(
     target: Annotated[str, typer.Argument(help="Where it shall be; may be another engine.")],
     as_json: bool = JSON_OPTION,
 ) -> None:
-    """Copy a gallery, from one engine to another if you like. Stopped, it goes on when repeated."""
+    """Copy a gallery, from one engine to another if you like. If stopped, repeat it to continue."""
     from dataclasses import asdict
 
     from midspan.gallery import Gallery
@@ -365,7 +365,7 @@ def _filter(text: str | None) -> dict[str, Any] | None:
     except ValueError as error:
         raise ConfigError(f"--filter is not JSON ({error})") from error
     if not isinstance(parsed, dict):
-        raise ConfigError('--filter wants a JSON object, such as \'{"labels": "cat"}\'')
+        raise ConfigError('--filter: expected a JSON object, such as \'{"labels": "cat"}\'')
     return parsed
 
 

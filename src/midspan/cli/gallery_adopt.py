@@ -73,7 +73,7 @@ def adopt(
 ) -> None:
     """Make a gallery over a table that an application has, where it is; or from files.
 
-    The application continues to read and write its table; triggers tell the gallery. Files are
+    The application continues to read and write its table; triggers notify the gallery. Files are
     copied. Stopped, the same command continues.
     """
     from midspan.gallery.adoption.collection import (

@@ -70,7 +70,7 @@ def carried(encoder: str) -> Make:
     """An encoder in a folder or file here travels to the workers; others are loaded by name there.
 
     So all workers have the same weights. A worker says which space they make, and is refused if it
-    is another one than wanted.
+    is not the expected one.
     """
     path, files = Path(encoder), dict[str, bytes]()
     if path.suffix == ".onnx" and path.is_file():

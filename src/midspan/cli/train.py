@@ -26,7 +26,7 @@ def train(
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 …")] = None,
     as_json: bool = JSON_OPTION,
 ) -> None:
-    """Train an encoder from a run file. Ctrl-C saves; the same command goes on.
+    """Train an encoder from a run file. Ctrl-C saves; the same command continues.
 
     On several GPUs: torchrun --nproc-per-node 8 -m midspan train FILE.
     """

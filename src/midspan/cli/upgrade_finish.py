@@ -64,7 +64,7 @@ def finish(
 ) -> None:
     """The new vectors alone answer. The old ones are kept, so that a rollback stays possible.
 
-    Wants a PASS of the gate on the gallery as it is now: if there is none, the gate is asked with
+    Requires a PASS of the gate on the gallery as it is now: if there is none, the gate runs with
     the gallery's own items. --override "reason" finishes without.
     """
     with opened(location) as upgrade:

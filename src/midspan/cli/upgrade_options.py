@@ -45,7 +45,7 @@ MAX_FLIPS = typer.Option(
 )
 MIN_RETENTION = typer.Option(help="Share of the old service's quality that must be left.")
 OVERRIDE = typer.Option(
-    metavar="REASON", help="Go on although the gate did not pass; the reason is recorded."
+    metavar="REASON", help="Continue although the gate did not pass; the reason is recorded."
 )
 Mode = Literal["direct", "map-query", "map-gallery", "both"]
 

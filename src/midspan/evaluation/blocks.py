@@ -92,10 +92,12 @@ class ParquetBlocks:
         except (pa.ArrowException, OSError) as error:
             raise FormatError(f"{path}: not a readable parquet file ({error})") from error
         if "vectors" not in schema.names:
-            raise FormatError(f"{path}: has the columns {schema.names}, wanted 'vectors'")
+            raise FormatError(f"{path}: expected a column 'vectors', got {schema.names}")
         kind = schema.field("vectors").type
         if not pa.types.is_fixed_size_list(kind):
-            raise FormatError(f"{path}: 'vectors' is {kind}, wanted a fixed-size list of floats")
+            raise FormatError(
+                f"{path}: 'vectors': expected a fixed-size list of floats, got {kind}"
+            )
         self.dim = kind.list_size
         raw = (schema.metadata or {}).get(b"midspan.space")
         self.space = Space.from_json(raw.decode(), source=str(path)) if raw else None
@@ -130,7 +132,7 @@ def _open_npz(path: Path) -> Blocks:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
             if "vectors.npy" not in names:
-                raise FormatError(f"{path}: holds {sorted(names)}, wanted 'vectors' (N, D)")
+                raise FormatError(f"{path}: expected 'vectors' (N, D), got {sorted(names)}")
             space = None
             if "space.npy" in names:
                 with np.load(path, allow_pickle=False) as file:
@@ -164,8 +166,8 @@ def _npy_header(file: Any, path: Path) -> tuple[tuple[int, int], np.dtype[Any]]:
     shape, fortran, dtype = reader(file)
     if len(shape) != 2 or dtype.kind not in "fiu" or fortran:
         raise FormatError(
-            f"{path}: vectors are {dtype}{shape}{' in Fortran order' * fortran}, "
-            "wanted (N, D) numbers in C order"
+            f"{path}: expected (N, D) numbers in C order, got "
+            f"{dtype}{shape}{' in Fortran order' * fortran}"
         )
     return (shape[0], shape[1]), dtype
 

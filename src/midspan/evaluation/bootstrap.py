@@ -43,11 +43,13 @@ def bootstrap_ci(
 def bootstrap_means(*values: npt.NDArray[Any], n: int = 1000, seed: int = 0) -> FloatArray64:
     """(len(values), n) means of the same resamples of queries; (len(values), 0) without any."""
     if not values or n < 1:
-        raise EvaluationError(f"{len(values)} arrays and n = {n}; wanted at least one of each")
+        raise EvaluationError(
+            f"expected at least one array and n >= 1, got {len(values)} and n = {n}"
+        )
     columns = [np.asarray(column, dtype=np.float64) for column in values]
     if any(column.shape != columns[0].shape or column.ndim != 1 for column in columns):
         shapes = ", ".join(str(column.shape) for column in columns)
-        raise EvaluationError(f"values of shapes {shapes}; wanted the same queries, (Q,), in each")
+        raise EvaluationError(f"expected the same queries, (Q,), in each array, got {shapes}")
     table = np.stack(columns)
     table = table[:, np.isfinite(table).all(axis=0)]  # (V, Q)
     n_queries = table.shape[1]
@@ -74,7 +76,7 @@ def _counts(
 
 def percentile_interval(results: FloatArray64, *, level: float = 0.95) -> tuple[float, float]:
     if not 0 < level < 1:
-        raise EvaluationError(f"level = {level}; wanted a share between 0 and 1, such as 0.95")
+        raise EvaluationError(f"expected a level between 0 and 1, such as 0.95, got {level}")
     finite = results[np.isfinite(results)]
     if len(finite) == 0:
         return float("nan"), float("nan")

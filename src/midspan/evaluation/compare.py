@@ -338,8 +338,8 @@ def _cross_sides(
         query, gallery = new, mapped
     if query.space.dim != gallery.space.dim:
         raise SpaceMismatch(
-            f"the bridge ({source} → {target}) gave vectors in {mapped.space}; wanted a map "
-            f"between {old.space} and {new.space}"
+            f"expected a map between {old.space} and {new.space}, got vectors in {mapped.space} "
+            f"from the bridge ({source} → {target})"
         )
     return query, gallery, direction
 

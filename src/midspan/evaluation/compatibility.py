@@ -134,9 +134,7 @@ def chain_summary(matrix: npt.ArrayLike) -> ChainSummary:
     """From the (T, T) matrix; what stands above the diagonal is not looked at."""
     values: FloatArray64 = np.asarray(matrix, dtype=np.float64)
     if values.ndim != 2 or values.shape[0] != values.shape[1] or len(values) < 2:
-        raise EvaluationError(
-            f"a matrix of shape {values.shape}; wanted (T, T) with T of 2 or more"
-        )
+        raise EvaluationError(f"expected a matrix of shape (T, T) with T >= 2, got {values.shape}")
     own = np.diagonal(values)
     later, earlier = np.tril_indices(len(values), k=-1)
     crossed = values[later, earlier]
@@ -165,7 +163,7 @@ def compatibility_matrix(
     the diagonal. All must have the same dimension: map the others with a bridge first.
     """
     if len(chain) < 2:
-        raise EvaluationError(f"a chain of {len(chain)} encoders; wanted at least 2")
+        raise EvaluationError(f"expected a chain of at least 2 encoders, got {len(chain)}")
     dims = [embeddings.space.dim for embeddings in chain]
     if len(set(dims)) > 1:
         raise SpaceMismatch(

@@ -22,7 +22,7 @@ from midspan.spaces import FloatArray, IntArray
 
 Counts = npt.NDArray[np.int32]
 
-BLOCK = 8192  # columns looked at together; NumPy wants more than 4096 for full speed
+BLOCK = 8192  # columns looked at together; NumPy needs more than 4096 for full speed
 COMPARE_UP_TO = 40  # more thresholds than this: sorting is faster (measured, AVX-512)
 PER_LOOK_UP = 32  # scores sorted for each that is looked up: else look-ups cost relevant × gallery
 FEW_TIES = 64  # equal scores on a line that are counted one by one

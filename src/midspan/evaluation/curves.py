@@ -141,8 +141,8 @@ def _rows_in_order(order: npt.ArrayLike, gallery: Embeddings) -> IntArray:
     rows = gallery.rows_of(given) if given.dtype.kind in "US" else given.astype(np.int64)
     if rows.shape != (len(gallery),) or not np.array_equal(np.sort(rows), np.arange(len(gallery))):
         raise EvaluationError(
-            f"an order of {rows.shape} places for {len(gallery)} gallery items; wanted each item "
-            "exactly once"
+            f"expected each of {len(gallery)} gallery items exactly once in the order, got shape "
+            f"{rows.shape}"
         )
     return rows
 

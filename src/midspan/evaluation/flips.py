@@ -58,7 +58,7 @@ def precision_flips(
 ) -> Flips:
     """From any value per query: worse (better) by more than epsilon."""
     if not epsilon >= 0:
-        raise EvaluationError(f"epsilon = {epsilon}; wanted 0 or more")
+        raise EvaluationError(f"expected epsilon >= 0, got {epsilon}")
     values = _paired(before, after)
     negative, positive = values[1] < values[0] - epsilon, values[1] > values[0] + epsilon
     return _flips(negative, positive, expected=float("nan"), n=n, seed=seed)
@@ -88,7 +88,7 @@ def _paired(before: npt.NDArray[Any], after: npt.NDArray[Any]) -> FloatArray64:
     first, second = np.asarray(before, dtype=float), np.asarray(after, dtype=float)
     if first.shape != second.shape or first.ndim != 1:
         raise EvaluationError(
-            f"{first.shape} values before and {second.shape} after; wanted the same queries, (Q,)"
+            f"expected the same queries, (Q,), got {first.shape} before and {second.shape} after"
         )
     both = np.stack([first, second])
     both = both[:, np.isfinite(both).all(axis=0)]

@@ -59,7 +59,7 @@ def pairwise_distance(first: npt.NDArray[Any], second: npt.NDArray[Any]) -> floa
             "into the other's space with a bridge"
         )
     if len(one) != len(two) or len(one) == 0:
-        raise EvaluationError(f"{len(one)} and {len(two)} vectors; wanted the same items")
+        raise EvaluationError(f"expected the same items, got {len(one)} and {len(two)} vectors")
     return float(np.square(one - two).sum(axis=1).mean())
 
 
@@ -74,10 +74,10 @@ def learner_correlation(vectors: npt.NDArray[Any], *, n_learners: int) -> float:
     dim = matrix.shape[1]
     if isinstance(n_learners, bool) or n_learners < 2 or dim % n_learners:
         raise EvaluationError(
-            f"{n_learners} learners for {dim} dimensions; wanted at least 2 of equal size"
+            f"expected at least 2 learners of equal size, got {n_learners} for {dim} dimensions"
         )
     if len(matrix) < 2 or not np.isfinite(matrix).all():
-        raise EvaluationError(f"{len(matrix)} vectors; wanted at least 2, all finite")
+        raise EvaluationError(f"expected at least 2 vectors, all finite, got {len(matrix)}")
     centred = matrix - matrix.mean(axis=0)
     lengths = np.linalg.norm(centred, axis=0)
     scale = np.maximum(np.abs(matrix).max(axis=0), np.finfo(float).tiny)

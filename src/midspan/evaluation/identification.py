@@ -89,8 +89,8 @@ def identify_scores(scores: Scores, *, probe_labels: Labels, gallery_labels: Lab
     """The same from a matrix of scores (P, G)."""
     if scores.shape != (len(probe_labels), len(gallery_labels)) or 0 in scores.shape:
         raise EvaluationError(
-            f"scores have shape {scores.shape} for {len(probe_labels)} probe labels and "
-            f"{len(gallery_labels)} gallery labels; wanted (P, G), both above 0"
+            f"expected scores (P, G), both above 0, got shape {scores.shape} for "
+            f"{len(probe_labels)} probe labels and {len(gallery_labels)} gallery labels"
         )
     if np.isnan(scores).any():
         row = int(np.flatnonzero(np.isnan(scores).any(axis=1))[0])

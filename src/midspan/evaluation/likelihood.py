@@ -34,8 +34,9 @@ def mutual_likelihood(
     fits = second.shape[-1] == dim and second_variance.shape[-1] == slices
     if not fits or slices < 1 or dim % slices:
         raise VectorError(
-            f"vectors {first.shape} and {second.shape} with variances {first_variance.shape} and "
-            f"{second_variance.shape}: wanted one dim D on both sides, and one K that divides it"
+            "expected one dim D on both sides and one K that divides it, got vectors "
+            f"{first.shape} and {second.shape} with variances {first_variance.shape} and "
+            f"{second_variance.shape}"
         )
     spread = np.asarray(first_variance, dtype=np.float64) + second_variance  # (…, K)
     if not (spread > 0).all():  # NaN fails too
@@ -52,12 +53,12 @@ def rescore(
 ) -> tuple[IntArray, FloatArray64]:
     """The rows (Q, k) of a search in the order of mutual likelihood, and their scores (Q, k).
 
-    Both sides want the column 'variance' (N, K). A row of −1 stands for nothing found and stays at
+    Both sides need the column 'variance' (N, K). A row of −1 stands for nothing found and stays at
     the end, with the score −inf.
     """
     ours, theirs = _variance(query, "query"), _variance(gallery, "gallery")
     if rows.ndim != 2 or len(rows) != len(query):
-        raise VectorError(f"rows have shape {rows.shape} for {len(query)} queries; wanted (Q, k)")
+        raise VectorError(f"expected rows (Q, k) for {len(query)} queries, got {rows.shape}")
     if rows.size and rows.max() >= len(gallery):
         raise VectorError(f"rows reach to {rows.max()} of {len(gallery)} gallery vectors")
     scores = np.empty(rows.shape)

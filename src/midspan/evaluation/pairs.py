@@ -120,8 +120,8 @@ def score_pairs(
             len(rows) and not (rows.min() >= 0 and rows.max() < len(templates))
         ):
             raise EvaluationError(
-                f"{name} has {len(rows)} rows for {len(left)} pairs; wanted one row number "
-                f"below {len(templates)} for each pair"
+                f"{name}: expected one row number below {len(templates)} for each of {len(left)} "
+                f"pairs, got {len(rows)} rows"
             )
     for start in range(0, len(left), block):
         part = slice(start, min(start + block, len(left)))
@@ -136,7 +136,7 @@ def score_pairs(
         yield part, scores
 
 
-DENSE = 16  # matrix entries per wanted pair up to which the whole matrix is cheaper; measured
+DENSE = 16  # matrix entries per requested pair up to which the whole matrix is cheaper; measured
 
 
 def all_pairs(
@@ -199,7 +199,7 @@ def _row_products(
 
 def _check_templates(templates: npt.NDArray[np.float32], present: BoolArray | None) -> BoolArray:
     if templates.ndim != 2 or len(templates) == 0:
-        raise EvaluationError(f"templates have shape {templates.shape}, wanted (T, D) with T > 0")
+        raise EvaluationError(f"expected templates (T, D) with T > 0, got {templates.shape}")
     if present is None:
         return np.ones(len(templates), dtype=bool)
     if present.shape != (len(templates),):

@@ -121,7 +121,7 @@ def cmc(ranks: IntArray, n: IntArray, *, most: int) -> FloatArray64:
 
 def check_k(k: int) -> int:
     if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
-        raise EvaluationError(f"k = {k!r}; wanted a whole number of at least 1")
+        raise EvaluationError(f"expected k to be a whole number of at least 1, got {k!r}")
     return int(k)
 
 
@@ -168,7 +168,7 @@ def _hint(text: str) -> str:
     if text == "nmi":
         return " with a value per query; use evaluation.nmi"
     if f"{base}@k" in METRICS:
-        return f": {base}@k wants a whole number of at least 1, for example {base}@10"
+        return f": {base}@k requires a whole number of at least 1, for example {base}@10"
     names = sorted({known.partition("@")[0] for known in METRICS})
     close = difflib.get_close_matches(base, names, n=1)
     if not close:

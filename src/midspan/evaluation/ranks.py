@@ -141,7 +141,7 @@ class Scorer:
         return rows if self.columns is None else self.columns[rows]
 
     def scores(self, queries: IntArray, room: FloatArray) -> FloatArray:
-        """(q, C) in the room that is given; 0 in columns without a row."""
+        """(q, C) in the buffer that is given; 0 in columns without a row."""
         shape = len(queries), len(self.gallery)
         scores = room[: shape[0] * shape[1]].reshape(shape)
         np.matmul(self.queries[queries], self.gallery.T, out=scores)

@@ -177,7 +177,7 @@ class Ignored:
 def label_codes(query: npt.NDArray[Any], gallery: npt.NDArray[Any]) -> tuple[IntArray, IntArray]:
     """The labels of both sides as numbers 0 … C−1; equal labels, equal numbers."""
     if query.ndim != 1 or gallery.ndim != 1:
-        raise EvaluationError(f"labels of shape {query.shape} and {gallery.shape}; wanted (N,)")
+        raise EvaluationError(f"expected labels (N,), got {query.shape} and {gallery.shape}")
     kinds = {("n" if labels.dtype.kind in "iufb" else "s") for labels in (query, gallery)}
     if len(kinds) > 1 and len(query) and len(gallery):
         raise EvaluationError(

@@ -155,7 +155,7 @@ def by_labels(
         differ = shared[query_codes[shared] != gallery_codes[own[shared]]]
         if len(differ):
             raise EvaluationError(
-                f"{len(differ)} ids stand in both sets with different labels, first "
+                f"{len(differ)} ids are in both sets with different labels, first "
                 f"{str(query.ids[differ[0]])!r}; if they are different items give them different "
                 "ids, or (in Python) compare them with exclude_same_id=False"
             )
@@ -223,7 +223,7 @@ def pairs_of(first: Embeddings, second: Embeddings, *, what: str) -> tuple[Embed
     if len(missing[0]) or len(missing[1]):
         lone = missing[0] if len(missing[0]) else missing[1]
         raise UnknownId(
-            f"{what} want the same items: {len(missing[0])} ids are only in the first, "
+            f"{what} need the same items: {len(missing[0])} ids are only in the first, "
             f"{len(missing[1])} only in the second, first {str(lone[0])!r}"
         )
     return first, second.take(first.ids)

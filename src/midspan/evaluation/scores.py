@@ -38,7 +38,9 @@ def as_matrix(vectors: Any, *, what: str) -> npt.NDArray[Any]:
     """Any array-like of numbers as (N, D), not yet converted."""
     matrix: npt.NDArray[Any] = np.asanyarray(vectors)  # keeps a memory map what it is
     if matrix.ndim != 2 or matrix.dtype.kind not in "fiu" or matrix.shape[1] == 0:
-        raise VectorError(f"{what} is {matrix.dtype}{matrix.shape}; wanted numbers of shape (N, D)")
+        raise VectorError(
+            f"{what}: expected numbers of shape (N, D), got {matrix.dtype}{matrix.shape}"
+        )
     return matrix
 
 
@@ -75,7 +77,7 @@ def prepare(
     """Checked float32 vectors whose inner products are the scores.
 
     They stand in `out` or a new array; vectors that need no change are returned as they are.
-    side is 'query' or 'gallery' and matters for l2 only, which also wants the centre.
+    side is 'query' or 'gallery' and matters for l2 only, which also needs the centre.
     """
     block = as_float32(vectors)
     if metric != "l2":
@@ -117,6 +119,6 @@ def _checked_squares(block: FloatArray, *, what: str, first_row: int) -> FloatAr
         fault = f"a length beyond {LARGEST:g}; scale it" if finite else "NaN or infinite values"
         raise VectorError(
             f"{what} row {first_row + int(wrong[0])} has {fault}; {len(wrong)} such rows in "
-            "this block: mend or remove them before going on"
+            "this block; repair or remove them"
         )
     return squared

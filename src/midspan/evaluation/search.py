@@ -58,7 +58,7 @@ def search_exact(
     gallery rows always have equal scores. If fewer than k rows count, the rest is −inf and −1.
     """
     if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
-        raise EvaluationError(f"k = {k!r}; wanted a whole number of at least 1")
+        raise EvaluationError(f"expected k to be a whole number of at least 1, got {k!r}")
     blocks = open_blocks(gallery)
     vectors = query.vectors if isinstance(query, Embeddings) else as_matrix(query, what="query")
     if vectors.shape[1] != blocks.dim:
@@ -97,7 +97,7 @@ def ignored_rows(
     if exclude is not None:
         own = _whole(exclude, length=n_queries, what="exclude")
         if ((own < NO_ROW) | (own >= n_gallery)).any():
-            raise EvaluationError(f"exclude wants gallery rows 0 to {n_gallery - 1}, or -1")
+            raise EvaluationError(f"exclude: expected gallery rows 0 to {n_gallery - 1}, or -1")
     if ignore is not None:
         if len(ignore) != n_queries:
             raise EvaluationError(f"ignore has {len(ignore)} lists for {n_queries} queries")
@@ -113,7 +113,9 @@ def ignored_rows(
 def _whole(values: npt.NDArray[Any], *, length: int, what: str) -> IntArray:
     array = np.asarray(values)
     if array.shape != (length,) or array.dtype.kind not in "iu":
-        raise EvaluationError(f"{what}: {array.dtype}{array.shape}; wanted ({length},) integers")
+        raise EvaluationError(
+            f"{what}: expected ({length},) integers, got {array.dtype}{array.shape}"
+        )
     return array.astype(np.int64)
 
 

@@ -78,8 +78,8 @@ def pool_templates(
     weights = np.ones(members) if weights is None else np.asarray(weights, dtype=np.float64)
     if weights.shape != (members,) or not (np.isfinite(weights) & (weights >= 0)).all():
         raise VectorError(
-            f"weights of shape {weights.shape} for {members} vectors: wanted one finite number, "
-            "0 or more, for each"
+            f"expected one finite weight, 0 or more, for each of {members} vectors, got shape "
+            f"{weights.shape}"
         )
     factor = factor * weights
     ids = np.unique(template_ids if requested is None else requested)
@@ -118,7 +118,7 @@ def fuse_templates(
     """
     rows = _check_members(vectors, rows, template_ids, template_ids)
     if variances.ndim != 2 or len(variances) != len(vectors):
-        raise VectorError(f"variances have shape {variances.shape}, wanted ({len(vectors)}, K)")
+        raise VectorError(f"expected variances ({len(vectors)}, K), got {variances.shape}")
     ids = np.unique(template_ids if requested is None else requested)
     fused = np.zeros((len(ids), vectors.shape[1]), dtype=np.float32)
     spread = np.full((len(ids), variances.shape[1]), np.inf, dtype=np.float32)
@@ -142,8 +142,8 @@ def inverse_variance_fusion(vectors: Floats, variances: Floats) -> tuple[Floats,
     slices = variances.shape[1]
     if variances.shape[0] != count or dim % slices:
         raise VectorError(
-            f"variances have shape {variances.shape} for vectors {vectors.shape}; wanted "
-            f"({count}, K) with K a divisor of {dim}"
+            f"expected variances ({count}, K) with K a divisor of {dim}, got {variances.shape} for "
+            f"vectors {vectors.shape}"
         )
     if not (variances > 0).all():  # NaN fails too
         raise VectorError("variances must be above 0")
@@ -171,7 +171,7 @@ def _check_members(
 ) -> Ints:
     """The row of each member."""
     if vectors.ndim != 2 or len(vectors) == 0:
-        raise VectorError(f"vectors have shape {vectors.shape}, wanted (N, D) with N > 0")
+        raise VectorError(f"expected vectors (N, D) with N > 0, got {vectors.shape}")
     rows = np.arange(len(vectors)) if rows is None else rows
     if len(rows) and not (rows.min() >= 0 and rows.max() < len(vectors)):
         raise VectorError(f"rows reach from {rows.min()} to {rows.max()} of {len(vectors)} vectors")

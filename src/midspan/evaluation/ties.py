@@ -88,7 +88,7 @@ def _repeated(keys: Keys) -> IntArray:
 def _chosen(
     rows: IntArray, blocks: Iterable[npt.NDArray[Any]]
 ) -> Iterator[tuple[IntArray, npt.NDArray[Any]]]:
-    """(rows, vectors) of the wanted rows, ascending, block by block."""
+    """(rows, vectors) of the requested rows, ascending, block by block."""
     start = 0
     for block in blocks:
         here = rows[np.searchsorted(rows, start) : np.searchsorted(rows, start + len(block))]

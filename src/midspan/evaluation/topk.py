@@ -58,7 +58,7 @@ def reaching(scores: FloatArray, floor: FloatArray) -> tuple[IntArray, IntArray,
 
 
 class Best:
-    """The k best keys of each query so far, with room for candidates that may join them."""
+    """The k best keys of each query so far, with space for candidates that may join them."""
 
     def __init__(self, n_queries: int, k: int) -> None:
         self.k = k

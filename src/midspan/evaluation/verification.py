@@ -89,7 +89,7 @@ class Roc:
         log-spaced grid of FAR are kept, with both ends.
         """
         if points < 2:
-            raise EvaluationError(f"a curve wants at least 2 points, got {points}")
+            raise EvaluationError(f"expected at least 2 points for a curve, got {points}")
         keep = np.ones(len(self.far), dtype=bool)
         bend = np.abs(np.diff([self.far, self.tar], 2)).max(axis=0)
         keep[1:-1] = bend > 1e-12  # rounding of the rates, far below one pair
@@ -174,7 +174,7 @@ def kfold_accuracy(scores: Scores, same: npt.ArrayLike, folds: int | npt.ArrayLi
         fold = np.asarray(folds)
         if fold.shape != scores.shape or len(np.unique(fold)) < 2:
             raise EvaluationError(
-                f"folds want one number for each of {len(scores)} pairs and at least two "
+                f"folds: expected one number for each of {len(scores)} pairs and at least two "
                 f"different ones, got shape {fold.shape}"
             )
     accuracy, thresholds = [], []
@@ -221,9 +221,9 @@ def checked(scores: Scores, what: str) -> Scores:
     """(N,) numbers or −∞, at least one; anything else is an error that names `what`."""
     scores = np.asarray(scores)
     if scores.ndim != 1 or len(scores) == 0:
-        raise EvaluationError(f"{what} scores have shape {scores.shape}, wanted (N,) with N > 0")
+        raise EvaluationError(f"{what} scores: expected (N,) with N > 0, got {scores.shape}")
     if scores.dtype.kind != "f":
-        raise EvaluationError(f"{what} scores are {scores.dtype}, wanted floats")
+        raise EvaluationError(f"{what} scores: expected floats, got {scores.dtype}")
     bad = np.isnan(scores) | (scores == np.inf)
     if bad.any():
         raise EvaluationError(

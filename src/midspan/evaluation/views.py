@@ -24,8 +24,8 @@ def fuse_views(embeddings: Embeddings, groups: npt.NDArray[Any]) -> Embeddings:
     groups = np.asarray(groups)
     if groups.shape != (len(embeddings),) or len(embeddings) == 0:
         raise VectorError(
-            f"groups of shape {groups.shape} for {len(embeddings)} vectors; wanted the item of "
-            "each, and at least one"
+            f"expected the item of each of {len(embeddings)} vectors, and at least one, got "
+            f"groups of shape {groups.shape}"
         )
     variance = embeddings.columns.get(VARIANCE)
     known = variance is not None and variance.ndim == 2

@@ -151,7 +151,7 @@ def _backward(source: Gallery, target: Gallery) -> int:
 # SQLite copies its pages in one transaction, so the copy is the gallery of one moment. Indexes are
 # not in the file: they are built again when the restored gallery is opened.
 
-PAGES = 4096  # copied between two looks at who else wants the file
+PAGES = 4096  # copied between two looks at who else needs the file
 WAIT = 30.0  # seconds that the file may be locked
 
 

@@ -72,7 +72,7 @@ class In(_Filter):
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", check_path(self.path))
         if not isinstance(self.values, list | tuple):
-            raise ItemError(f"In wants a list of values, got {self.values!r:.80}")
+            raise ItemError(f"In: expected a list of values, got {self.values!r:.80}")
         if len(self.values) > LEAVES:
             raise ItemError(f"In has {len(self.values)} values; at most {LEAVES}")
         object.__setattr__(self, "values", tuple(map(_check_scalar, self.values)))
@@ -92,11 +92,11 @@ class Range(_Filter):
         object.__setattr__(self, "path", check_path(self.path))
         bounds = [bound for bound in (self.gt, self.gte, self.lt, self.lte) if bound is not None]
         if not bounds:
-            raise ItemError("Range wants at least one of gt, gte, lt, lte")
+            raise ItemError("Range: expected at least one of gt, gte, lt, lte, got none")
         if len({isinstance(_check_scalar(bound), str) for bound in bounds}) > 1 or any(
             isinstance(bound, bool) for bound in bounds
         ):
-            raise ItemError(f"Range wants bounds that are all numbers or all texts, got {bounds}")
+            raise ItemError(f"Range: expected bounds all numbers or all texts, got {bounds}")
 
     @property
     def bounds(self) -> list[tuple[str, str | float]]:
@@ -187,7 +187,7 @@ def _check_scalar(value: object) -> Scalar:
 
 def _check_parts(parts: object) -> None:
     if not isinstance(parts, tuple) or not parts:
-        raise ItemError("And and Or want a tuple of at least one filter")
+        raise ItemError("And, Or: expected a tuple of at least one filter")
     for part in parts:
         if not isinstance(part, Filter):
             raise ItemError(f"{part!r:.80} is not a filter")
@@ -276,7 +276,7 @@ def _parse(raw: object, *, depth: int) -> Filter:
     for key, value in raw.items():
         if key in ("$and", "$or"):
             if not isinstance(value, list) or not value:
-                raise ItemError(f"{key} wants a list of filters, got {value!r:.80}")
+                raise ItemError(f"{key}: expected a list of filters, got {value!r:.80}")
             inner = tuple(_parse(part, depth=depth + 1) for part in value)
             parts.append(And(inner) if key == "$and" else Or(inner))
         elif key == "$not":
@@ -304,6 +304,6 @@ def _parse_condition(path: str, value: object) -> Filter:
         parts.append(In(path, value["$in"]))
     if "$exists" in value:
         if not isinstance(value["$exists"], bool):
-            raise ItemError(f"filter on {path!r}: $exists wants true or false")
+            raise ItemError(f"filter on {path!r}: expected $exists true or false")
         parts.append(Exists(path) if value["$exists"] else Not(Exists(path)))
     return parts[0] if len(parts) == 1 else And(tuple(parts))

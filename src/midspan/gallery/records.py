@@ -157,7 +157,7 @@ class Record:
     gate: str | None = None  # the last verdict
     evidence: Mapping[str, Any] | None = None  # of it: metric, queries, share, before, after, at
     source: str | None = None  # where the last run had its vectors from
-    override: Mapping[str, Any] | None = None  # who went on against the gate, when and why
+    override: Mapping[str, Any] | None = None  # who continued despite the gate, when, why
     keep_until: float | None = None  # finished: when the old vectors may go; None: when asked
 
     def to_json(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What live searches tell other processes: which items they return, and how long they take.
+"""What live searches report to other processes: which items they return, and how long they take.
 
 `SearchLog` counts in memory how often each item is returned and adds the counts to the catalogue
 now and then: the order `traffic` embeds those items first. `LatencyBeacon` writes the p99 of the

@@ -1,4 +1,4 @@
-"""Moving a gallery from one space to the next: `Upgrade` is the front door, `gate` decides."""
+"""Moving a gallery from one space to the next: `Upgrade` is the public API, `gate` decides."""
 
 from midspan.gallery.records import MODES, Mode, Record
 from midspan.upgrade.backfill import run

@@ -84,7 +84,7 @@ def check_run(
     """The space that all items shall get a vector in; settings and steps that do not fit raise."""
     for name, value in (("limit", limit), ("batch", settings.batch), ("check_every", check_every)):
         if value is not None and value < 1:
-            raise ConfigError(f"{name} = {value}; wanted 1 or more")
+            raise ConfigError(f"expected {name} >= 1, got {value}")
     state = gallery.state
     if state.target is None:
         raise GalleryError(
@@ -93,7 +93,7 @@ def check_run(
     if (record := Record.of(state)) is not None and record.phase == "mapping":
         raise GalleryError(
             f"{gallery.location} is not mapped to the end yet; repeat midspan upgrade start, "
-            "which goes on where it stopped"
+            "which continues where it stopped"
         )
     return state.spaces[state.target]
 
@@ -170,7 +170,7 @@ class _BackfillLoop:
         return self.size if self.check is None else min(self.size, self.check_every)
 
     def _room(self, ahead: Prefetcher, count: int, taken: int = 0) -> int:
-        """Of the items wanted, those that the limit allows beside the ones on their way."""
+        """Of the requested items, those that the limit allows beside the ones on their way."""
         if self.limit is None:
             return count
         if (left := self.limit - self._through(ahead) - taken) < count:
@@ -199,7 +199,7 @@ class _BackfillLoop:
             self.size = min(2 * self.size, settings.growth * settings.batch)
 
     def _look_round(self, ahead: Prefetcher) -> None:
-        """What is to be done between two batches: tell, and ask the gate when its time has come."""
+        """Between two batches: report progress, and ask the gate when it is due."""
         if self.check is not None and self._since_check(ahead) >= self.check_every:
             ahead.flush()
             if self.worker.done - self.checked >= self.check_every:
@@ -209,7 +209,7 @@ class _BackfillLoop:
         self.worker.tell(every=TELL_EVERY)
 
     def _show(self) -> None:
-        now = self.worker.done  # may grow in this moment
+        now = self.worker.done  # may grow concurrently
         self._done(now - self._shown)
         self._shown = now
 
@@ -235,7 +235,7 @@ def map_leftovers(gallery: Gallery) -> None:
 
 # ---- while a batch is embedded, the next one is read and the one before is written ---------------
 # The encoder stays in the caller's thread; one thread beside it claims and reads, another writes. A
-# batch that was taken ahead and is not wanted any more (a pause, an error) was only leased: the
+# batch that was taken ahead and is not needed any more (a pause, an error) was only leased: the
 # worker gives it back with the rest of its leases.
 
 

@@ -22,7 +22,7 @@ ITEM_ERRORS = (DataError, VectorError, OSError)  # what one bad image may cause
 
 @dataclass(frozen=True, slots=True)
 class Embedded:
-    """Vectors by item id. `failed`: id → reason, tried again later. `hopeless`: never again."""
+    """Vectors by item id; id → reason of what is retried later, and of permanent failures."""
 
     vectors: Embeddings
     failed: Mapping[str, str] = field(default_factory=dict)
@@ -55,7 +55,7 @@ def read_all(embed: Embed, items: Sequence[Item]) -> Any | None:
 
 
 def from_embeddings(embeddings: Embeddings, *, source: str = "the given vectors") -> Embed:
-    """Vectors that exist already, found by id; an item that is not among them is hopeless."""
+    """Vectors that exist already, found by id; an item that is not among them fails for good."""
     rows = {id: row for row, id in enumerate(embeddings.ids.tolist())}
 
     def embed(items: Sequence[Item]) -> Embedded:
@@ -76,7 +76,7 @@ def embed_all(
     read: of these items, from `read_all`; read here if there is none.
 
     Only errors that an image can cause count as the item's; others say that the encoder is
-    broken, and go on to the caller.
+    broken, and reach the caller.
     """
     try:
         if read is not None and isinstance(embed, Staged):

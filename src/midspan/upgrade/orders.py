@@ -101,8 +101,8 @@ def disagreement(old: Embeddings, hints: Hints) -> Float64:
     """How far several bridges disagree about the item (WACV 2024, on maps of one old encoder)."""
     if len(hints.bridges) < 2:
         raise ConfigError(
-            f"the order disagreement wants two bridges old → new or more, got "
-            f"{len(hints.bridges)}: fit them on different parts of the sample"
+            f"the order disagreement: expected at least two bridges old → new, got "
+            f"{len(hints.bridges)}; fit them on different parts of the sample"
         )
     total = sum(unit(bridge.transform(old).vectors).astype(np.float64) for bridge in hints.bridges)
     views = np.full(len(old), float(len(hints.bridges)))
@@ -112,10 +112,10 @@ def disagreement(old: Embeddings, hints: Hints) -> Float64:
 def _cosines(old: Embeddings, hints: Hints, *, of: str) -> Float64:
     if hints.centres is None or len(hints.centres) < 2:
         raise ConfigError(
-            f"the order {of} compares with class centres and got "
-            f"{0 if hints.centres is None else len(hints.centres)}; wanted two or more"
+            f"the order {of}: expected at least two class centres, got "
+            f"{0 if hints.centres is None else len(hints.centres)}"
         )
-    # Directions, whatever the metric: a posterior over l2 distances would want a scale of its own.
+    # Directions, whatever the metric: a posterior over l2 distances would need a scale of its own.
     return unit(old.vectors).astype(np.float64) @ unit(hints.centres).astype(np.float64).T
 
 
@@ -130,5 +130,5 @@ def _posterior(old: Embeddings, hints: Hints, *, of: str) -> Float64:
 
 def _column(old: Embeddings, name: str, *, of: str) -> Column:
     if name not in old.columns:
-        raise ConfigError(f"the order {of} wants the column {name!r}; there is none")
+        raise ConfigError(f"the order {of} requires the column {name!r}, got none")
     return old.columns[name]

@@ -139,7 +139,7 @@ def with_labels(old: Embeddings, items: Sequence[Item], *, key: str) -> Embeddin
     return kept.with_columns({"labels": np.array([str(known[id]) for id in kept.ids.tolist()])})
 
 
-# ---- what finish wants: a PASS on the gallery as it is now ---------------------------------------
+# ---- what finish requires: a PASS on the gallery as it is now ------------------------------------
 
 
 def is_current(record: Record, counts: Counts) -> bool:

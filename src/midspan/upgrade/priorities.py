@@ -1,4 +1,4 @@
-"""From an order to priorities in the gallery, page by page; and what an order wants to know."""
+"""From an order to priorities in the gallery, page by page; and what an order needs to know."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def order_hints(
     sample: Embeddings | None,
     seed: int,
 ) -> Hints | None:
-    """What the order wants to know of this gallery; None if there is nothing to put in order.
+    """What the order needs to know of this gallery; None if there is nothing to put in order.
 
     Orders that are learnt may be refused here; the others can always be written.
     """

@@ -191,7 +191,7 @@ def _groups(gallery: Gallery, shadow: Shadow, measured_answers: Measured) -> Col
 def judged_by(gallery: Gallery, result: GateResult) -> None:
     """Keep the gate's verdict and its evidence with the upgrade; a FAIL pauses it.
 
-    Somebody who went on against a FAIL with a reason is not stopped by the same FAIL again, only
+    Somebody who continued despite a FAIL with a reason is not stopped by the same FAIL again, only
     by one that is worse.
     """
     counts = gallery.count()

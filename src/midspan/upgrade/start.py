@@ -236,13 +236,13 @@ def check_closed(gallery: Gallery, state: State) -> None:
 def check_bridge_given(mode: str, bridge: str | Path | None) -> None:
     """The modes that map require a bridge, the others take none."""
     if mode not in MODES:
-        raise ConfigError(f"mode {mode!r}; wanted one of {', '.join(MODES)}")
+        raise ConfigError(f"expected mode {', '.join(MODES)}, got {mode!r}")
     maps = mode in ("map-query", "map-gallery")
     if maps and bridge is None:
         direction = "new to old" if mode == "map-query" else "old to new"
         raise ConfigError(
-            f"mode {mode} wants a bridge from {direction} (`bridge`, a folder); fit one with "
-            "midspan bridge fit"
+            f"mode {mode} requires a bridge from {direction} (`bridge`, a folder), got none; fit "
+            "one with midspan bridge fit"
         )
     if not maps and bridge is not None:
         does = (
@@ -340,7 +340,7 @@ def mapped_space(digest: str, *, old: Space, new: Space) -> Space:
 
 
 def check_bridge(bridge: Bridge, *, mode: str, old: Space, new: Space) -> None:
-    """map-query wants new → old, map-gallery old → new."""
+    """map-query requires new → old, map-gallery old → new."""
     expected = (new, old) if mode == "map-query" else (old, new)
     if bridge.source.same_as(expected[0]) and bridge.target.same_as(expected[1]):
         return
@@ -352,8 +352,8 @@ def check_bridge(bridge: Bridge, *, mode: str, old: Space, new: Space) -> None:
             "midspan bridge fit, with source and target exchanged"
         )
     raise SpaceMismatch(
-        f"this bridge leads from {bridge.source} to {bridge.target}; mode {mode} wants one from "
-        f"{expected[0]} to {expected[1]}"
+        f"mode {mode}: expected a bridge from {expected[0]} to {expected[1]}, got one from "
+        f"{bridge.source} to {bridge.target}"
     )
 
 

@@ -14,7 +14,7 @@ from midspan.html_table import html_facts
 from midspan.upgrade.arms import ArmTimes, Compared, arm_times, compared
 from midspan.upgrade.backfill import TELL_EVERY
 
-RECENT = 3 * TELL_EVERY  # seconds; a worker that told nothing since then does not count
+RECENT = 3 * TELL_EVERY  # seconds; a worker that reported nothing since then does not count
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Status:
     indexes: Mapping[str, Mapping[str, Any]]  # by the name of a space: rows, kind, state, …
     started: float | None
     would_vanish: int | None  # items that a rollback would leave without a vector
-    override: Mapping[str, Any] | None  # who went on against the gate: who, reason, gate, at
+    override: Mapping[str, Any] | None  # who continued despite the gate: who, reason, gate, at
     keep_until: float | None  # finished: when the old vectors may go; None: when asked
 
     @property
@@ -131,7 +131,7 @@ def would_vanish(record: Record, counts: Counts) -> int:
 
 
 def work_rate(trail: list[AuditEvent], *, now: float) -> float | None:
-    """Sum over the workers of what each last told of this upgrade, if that is not long ago."""
+    """Sum over the workers of what each last reported of this upgrade, if that is not long ago."""
     latest: dict[str, float] = {}
     for entry in trail:  # newest first
         if entry.what in ("upgrade start", "upgrade rollback"):

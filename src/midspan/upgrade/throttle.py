@@ -49,9 +49,9 @@ class Throttle:
 
     def __init__(self, *, max_rate: float | None = None, latency: Latency | None = None) -> None:
         if max_rate is not None and not max_rate > 0:
-            raise ConfigError(f"max_rate = {max_rate}; wanted more than 0 items a second")
+            raise ConfigError(f"expected max_rate above 0 items a second, got {max_rate}")
         if latency is not None and not latency.ceiling > 0:
-            raise ConfigError(f"latency ceiling = {latency.ceiling}; wanted more than 0 seconds")
+            raise ConfigError(f"expected a latency ceiling above 0 seconds, got {latency.ceiling}")
         self.max_rate = max_rate
         self.latency = latency
         self.rest = 0.0

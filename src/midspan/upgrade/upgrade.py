@@ -1,4 +1,4 @@
-"""The front door: plan → start → run → finish, or roll back.
+"""Public API: plan → start → run → finish, or roll back.
 
 Upgrade.plan(gallery, to=encoder, sample=new_vectors)      # writes nothing
 upgrade = Upgrade.start(gallery, to=encoder, mode="both", embed=embed, traffic=0.05)
@@ -302,7 +302,7 @@ class Upgrade:
         return status(self.gallery)
 
     def retry(self) -> int:
-        """Put what was given up back on the work list.
+        """Put failed items back on the work list.
 
         Returns:
             How many items.

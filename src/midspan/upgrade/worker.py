@@ -117,7 +117,7 @@ class Worker:
         if self.must_stop() is not None:
             return []
         tasks = self.gallery.work.claim(worker=self.name, limit=count, seconds=self.settings.lease)
-        if tasks and self.must_stop() is not None:  # paused in this moment
+        if tasks and self.must_stop() is not None:  # paused meanwhile
             self.gallery.work.release(self.name)
             return []
         return tasks
@@ -169,7 +169,7 @@ class Worker:
             except SpaceMismatch:
                 if self.must_stop() != "ended":
                     raise
-                return  # rolled back while these were embedded: they are not wanted any more
+                return  # rolled back while these were embedded: they are not needed any more
         self._report_failures(embedded, tasks, revisions)
 
     def _report_failures(

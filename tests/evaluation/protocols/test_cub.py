@@ -52,12 +52,12 @@ def test_recall_over_the_test_half_by_hand(root: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("images.txt", "1\n", ":1: wanted 'number path'"),
-        ("images.txt", "x a.jpg\n", ":1: wanted a whole number"),
+        ("images.txt", "1\n", ":1: expected 'number path'"),
+        ("images.txt", "x a.jpg\n", ":1: expected a whole number"),
         ("images.txt", "1 /a.jpg\n", "not a path below"),
         ("images.txt", "77 a.jpg\n", "image 77 has no class in image_class_labels.txt"),
         ("images.txt", "1 001.A/a.jpg\n", "lists nothing"),
-        ("image_class_labels.txt", "1 one\n", ":1: wanted a whole number"),
+        ("image_class_labels.txt", "1 one\n", ":1: expected a whole number"),
     ],
 )
 def test_broken_lists_are_refused(root: Path, name: str, text: str, message: str) -> None:

@@ -83,8 +83,11 @@ def test_the_files_are_read_as_published(root: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("id,images\nq0,a0\n", "wanted id, images, Usage"),
-        ("id,images,Usage\nq0,a0,Secret\n", ":2: Usage 'Secret', wanted Public"),
+        ("id,images\nq0,a0\n", "expected the columns id, images, Usage"),
+        (
+            "id,images,Usage\nq0,a0,Secret\n",
+            ":2: expected Usage Public, Private or Ignored, got 'Secret'",
+        ),
         ("id,images,Usage\nq0,a0,Public\nq0,a1,Public\n", ":3: query 'q0' is listed twice"),
         ("id,images,Usage\nq0,None,Public\n", ":2: query 'q0' is scored but has no images"),
         ("id,images,Usage\nq0,,Private\n", "scored but has no images"),
@@ -148,7 +151,7 @@ def test_unknown_metrics_are_refused(root: Path) -> None:
     for name, message in (
         ("map", "gldv2 has no metric 'map'"),
         ("map@0", "at least 1"),
-        ("map@1.5", "whole number"),
+        ("map@1.5", "whole K of at least 1"),
         ("secret:map@100", "use public, private"),
     ):
         with pytest.raises(EvaluationError, match=message):

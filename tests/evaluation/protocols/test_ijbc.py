@@ -138,12 +138,12 @@ def test_the_lists_are_read_from_the_folder_or_its_meta(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("ijbc_face_tid_mid.txt", "1.jpg 1\n", ":1: wanted 'image template_id media_id'"),
-        ("ijbc_face_tid_mid.txt", "1.jpg 1 x\n", ":1: wanted a whole number"),
+        ("ijbc_face_tid_mid.txt", "1.jpg 1\n", ":1: expected 'image template_id media_id'"),
+        ("ijbc_face_tid_mid.txt", "1.jpg 1 x\n", ":1: expected a whole number"),
         ("ijbc_face_tid_mid.txt", "../1.jpg 1 1\n", "not a path below"),
         ("ijbc_face_tid_mid.txt", "", "is empty"),
-        ("ijbc_template_pair_label.txt", "1 11\n", "wanted lines of"),
-        ("ijbc_template_pair_label.txt", "1 11 2\n", "pair 1 has the label 2"),
+        ("ijbc_template_pair_label.txt", "1 11\n", "expected lines of"),
+        ("ijbc_template_pair_label.txt", "1 11 2\n", "pair 1: expected the label 0 or 1, got 2"),
         ("ijbc_template_pair_label.txt", "1 99 1\n1 11 0\n", "template 99 has no image"),
     ],
 )
@@ -159,8 +159,8 @@ def test_broken_lists_of_1v1_are_refused(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("TEMPLATE,SUBJECT\n1,2\n", "wanted TEMPLATE_ID, SUBJECT_ID"),
-        ("TEMPLATE_ID,SUBJECT_ID\n1,x\n", ":2: wanted a whole number"),
+        ("TEMPLATE,SUBJECT\n1,2\n", "expected the columns TEMPLATE_ID, SUBJECT_ID"),
+        ("TEMPLATE_ID,SUBJECT_ID\n1,x\n", ":2: expected a whole number"),
         ("TEMPLATE_ID,SUBJECT_ID\n1,7\n1,8\n", ":3: template 1 belongs to two subjects"),
         ("TEMPLATE_ID,SUBJECT_ID\n", "lists no template"),
     ],

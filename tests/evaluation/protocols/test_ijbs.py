@@ -86,7 +86,7 @@ def test_what_cannot_be_answered_is_refused() -> None:
     probes = vectors([1, 2], labels=["a", "b"], templates=["t", "t"])
     with pytest.raises(EvaluationError, match="template t holds images of a and of b"):
         IJBS().evaluate(probes, GALLERY)
-    with pytest.raises(EvaluationError, match="wants probes and a gallery"):
+    with pytest.raises(EvaluationError, match="expected probes and a gallery"):
         IJBS().evaluate(probes, None)
     with pytest.raises(EvaluationError, match="no column 'labels'; they have none"):
         IJBS().evaluate(vectors([1]), GALLERY)

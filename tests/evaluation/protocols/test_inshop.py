@@ -66,8 +66,8 @@ def test_two_sets_with_labels_do_as_well(root: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (HEADER + "img/a.jpg id_1\n", ":3: wanted 'image_name item_id evaluation_status'"),
-        (HEADER + "img/a.jpg id_1 test\n", ":3: status 'test', wanted train, query, gallery"),
+        (HEADER + "img/a.jpg id_1\n", ":3: expected 'image_name item_id evaluation_status'"),
+        (HEADER + "img/a.jpg id_1 test\n", ":3: expected status train, query, gallery, got 'test'"),
         (HEADER + "../a.jpg id_1 train\n", "not a path below"),
         (HEADER + "img/a.jpg id_1 train\n", "lists nothing"),
     ],

@@ -94,11 +94,11 @@ def test_the_second_image_comes_from_the_gallery(root: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("10\n", "pairs.txt:1: wanted the numbers of folds"),
-        ("", "wanted the numbers of folds"),
-        ("a b\n", "wanted a whole number, got 'a'"),
-        ("1 1\nAnn 1 2\nAnn 1\n", "pairs.txt:3: wanted 'name n n'"),
-        ("1 1\nAnn 1 x\nAnn 1 Bob 1\n", "pairs.txt:2: wanted a whole number"),
+        ("10\n", "pairs.txt:1: expected the numbers of folds"),
+        ("", "expected the numbers of folds"),
+        ("a b\n", "expected a whole number, got 'a'"),
+        ("1 1\nAnn 1 2\nAnn 1\n", "pairs.txt:3: expected 'name n n'"),
+        ("1 1\nAnn 1 x\nAnn 1 Bob 1\n", "pairs.txt:2: expected a whole number"),
         ("1 1\nAnn 1 2\n", "announces 1 folds of 1 same"),
         ("1 1\nAnn 1 Bob 1\nAnn 1 2\n", "announces 1 folds"),
         ("0 300\n", "announces 0 folds"),

@@ -45,7 +45,7 @@ def test_fields_are_counted_and_lines_numbered(tmp_path: Path) -> None:
     rows = list(fields(path, expected="number image", skip=1))
     assert rows == [(f"{path}:3", ["1", "a.jpg"]), (f"{path}:4", ["2", "b.jpg"])]
     path.write_text("1 a.jpg\n2\n")
-    with pytest.raises(FormatError, match=r"list.txt:2: wanted 'number image', got '2'"):
+    with pytest.raises(FormatError, match=r"list.txt:2: expected 'number image', got '2'"):
         list(fields(path, expected="number image"))
 
 
@@ -71,13 +71,15 @@ def test_tables_are_read_by_the_names_of_their_columns(tmp_path: Path) -> None:
         (f"{path}:2", ["2", "1"]),
         (f"{path}:4", ["4", "3"]),
     ]
-    with pytest.raises(FormatError, match="columns b, other, a; wanted a, c"):
+    with pytest.raises(
+        FormatError, match="expected the columns a, c in the first line, got b, other, a"
+    ):
         list(table(path, columns=("a", "c")))
     path.write_text("a,b\n1\n")
     with pytest.raises(FormatError, match=r"t.csv:2: 1 fields, the first line has 2"):
         list(table(path, columns=("a",)))
     path.write_text("")
-    with pytest.raises(FormatError, match="columns none"):
+    with pytest.raises(FormatError, match="expected the columns a in the first line, got none"):
         list(table(path, columns=("a",)))
 
 
@@ -87,15 +89,15 @@ def test_whole_numbers_only(tmp_path: Path) -> None:
     assert whole_numbers(path, expected="a b").tolist() == [[1, 2], [3, 4]]
     for text in ("1 2\n3\n", "1 x\n", "1 2.5\n", "1 2 3\n", "1 3000000000\n"):
         path.write_text(text)
-        with pytest.raises(FormatError, match="wanted lines of 'a b'"):
+        with pytest.raises(FormatError, match="expected lines of 'a b'"):
             whole_numbers(path, expected="a b")
-    with pytest.raises(FormatError, match="wanted lines of 'a b'"):
+    with pytest.raises(FormatError, match="expected lines of 'a b'"):
         whole_numbers(tmp_path / "none", expected="a b")
     path.write_text("")
-    with pytest.raises(FormatError, match="wanted lines of 'a b'"):
+    with pytest.raises(FormatError, match="expected lines of 'a b'"):
         whole_numbers(path, expected="a b")
     assert whole("-7", where="x") == -7
-    with pytest.raises(FormatError, match=r"x: wanted a whole number, got '7.5'"):
+    with pytest.raises(FormatError, match=r"x: expected a whole number, got '7.5'"):
         whole("7.5", where="x")
 
 

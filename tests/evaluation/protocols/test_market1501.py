@@ -140,14 +140,14 @@ def test_random_galleries_equal_loops(data: st.DataObject) -> None:
 @pytest.mark.parametrize("name", ["2_c1s1_000451_03.jpg", "0002_s1_000451_03.jpg", "portrait.jpg"])
 def test_odd_names_are_refused(root: Path, name: str) -> None:
     (root / "query" / name).write_bytes(b"")
-    with pytest.raises(FormatError, match=r"wanted a name like 0002_c1s1_000451_03\.jpg"):
+    with pytest.raises(FormatError, match=r"expected a name like 0002_c1s1_000451_03\.jpg"):
         load(root)
 
 
 def test_what_is_missing_is_named(root: Path, tmp_path: Path) -> None:
     with pytest.raises(FormatError, match="has no folder bounding_box_train"):
         load(tmp_path / "elsewhere")
-    with pytest.raises(EvaluationError, match="wants queries and a gallery"):
+    with pytest.raises(EvaluationError, match="expected queries and a gallery"):
         Market1501().evaluate(everything())
     listed = load(root)
     query, gallery = listed.query.of(everything()), listed.gallery.of(everything())

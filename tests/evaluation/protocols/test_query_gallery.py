@@ -81,9 +81,9 @@ def test_what_cannot_be_answered_is_refused() -> None:
         QueryGallery().evaluate(half)
     for column, message in (
         (np.array([False, False]), "marks none of the 2 items"),
-        (np.array(["yes", "no"]), "wanted true or false"),
-        (np.array([2, 1]), "wanted true or false"),
-        (np.array([1.0, 0.0]), "wanted true or false"),
+        (np.array(["yes", "no"]), "expected true or false"),
+        (np.array([2, 1]), "expected true or false"),
+        (np.array([1.0, 0.0]), "expected true or false"),
     ):
         with pytest.raises(EvaluationError, match=message):
             QueryGallery().evaluate(half.with_columns({"is_gallery": column}))

@@ -76,10 +76,10 @@ def test_the_cross_test_still_leaves_the_own_image_out(root: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("1 1 1 a.jpg\n", ":1: wanted the header 'image_id class_id"),
-        ("", "wanted the header"),
-        (HEADER + "1 1 a.jpg\n", ":2: wanted 'image_id class_id super_class_id path'"),
-        (HEADER + "1 x 1 a.jpg\n", ":2: wanted a whole number, got 'x'"),
+        ("1 1 1 a.jpg\n", ":1: expected the header 'image_id class_id"),
+        ("", "expected the header"),
+        (HEADER + "1 1 a.jpg\n", ":2: expected 'image_id class_id super_class_id path'"),
+        (HEADER + "1 x 1 a.jpg\n", ":2: expected a whole number, got 'x'"),
         (HEADER + "1 1 1 ../../a.jpg\n", ":2: the image '../../a.jpg' is not a path below"),
         (HEADER + "1 1 1 a.jpg\n2 1 1 a.jpg\n", "lists 'a.jpg' more than once"),
         (HEADER, "lists nothing"),

@@ -79,7 +79,7 @@ def test_columns_alone_do_as_well(root: Path) -> None:
     by_columns = TinyFace().evaluate(probes, gallery)
     assert by_columns.metrics == TinyFace(root=root).evaluate(faces()).metrics
     assert list(by_columns.metrics) == ["recall@1", "recall@5", "recall@20", "map_trapezoid"]
-    with pytest.raises(EvaluationError, match="wants probes and a gallery"):
+    with pytest.raises(EvaluationError, match="expected probes and a gallery"):
         TinyFace().evaluate(probes)
     with pytest.raises(EvaluationError, match="label -100, which marks distractors"):
         TinyFace().evaluate(gallery, gallery)
@@ -91,7 +91,7 @@ def test_broken_lists_are_refused(root: Path) -> None:
     with pytest.raises(FormatError, match=r"not a readable \.mat file"):
         load(root)
     savemat(path, {"other": 1})
-    with pytest.raises(FormatError, match="wanted the variables probe_set and probe_ids"):
+    with pytest.raises(FormatError, match="expected the variables probe_set and probe_ids"):
         load(root)
     savemat(path, {"probe_set": cells(["a.jpg", "b.jpg"]), "probe_ids": np.array([1])})
     with pytest.raises(FormatError, match="2 names but 1 numbers"):
@@ -100,10 +100,10 @@ def test_broken_lists_are_refused(root: Path) -> None:
     with pytest.raises(FormatError, match="not a path below"):
         load(root)
     savemat(path, {"probe_set": np.array([3.5]), "probe_ids": np.array([1])})
-    with pytest.raises(FormatError, match="wanted an image name"):
+    with pytest.raises(FormatError, match="expected an image name"):
         load(root)
     savemat(path, {"probe_set": cells([np.array([1, 2])]), "probe_ids": np.array([1])})
-    with pytest.raises(FormatError, match="a cell holds 2 values"):
+    with pytest.raises(FormatError, match="in a cell, got 2 values"):
         load(root)
 
 

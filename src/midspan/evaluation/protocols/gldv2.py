@@ -39,7 +39,7 @@ def load_solution(root: Path) -> Solution:
     queries: dict[str, tuple[frozenset[str], str]] = {}
     for where, (query, images, usage) in table(path, columns=("id", "images", "Usage")):
         if usage.lower() not in USAGES:
-            raise FormatError(f"{where}: Usage {usage!r}, wanted Public, Private or Ignored")
+            raise FormatError(f"{where}: expected Usage Public, Private or Ignored, got {usage!r}")
         if query in queries:
             raise FormatError(f"{where}: query {query!r} is listed twice")
         names = () if images == "None" else images.split()
@@ -92,7 +92,7 @@ class GLDv2:
             depth = split_name(metric, known=("map@K",), protocol="gldv2")[1]
             if depth is None or depth < 1 or depth != int(depth):
                 raise EvaluationError(
-                    f"{metric!r}: wanted a whole number of at least 1, as map@100"
+                    f"expected map@K with a whole K of at least 1, as map@100, got {metric!r}"
                 )
             requested.append((f"{usage}:map@{int(depth)}", usage, int(depth)))
         solution = load_solution(self.root)

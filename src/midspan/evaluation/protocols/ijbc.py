@@ -80,7 +80,7 @@ def load_pairs(root: Path) -> TemplatePairs:
     rows = whole_numbers(path, expected="template_id template_id label")
     if not np.isin(rows[:, 2], (0, 1)).all():
         bad = int(np.flatnonzero(~np.isin(rows[:, 2], (0, 1)))[0])
-        raise FormatError(f"{path}: pair {bad + 1} has the label {rows[bad, 2]}, wanted 0 or 1")
+        raise FormatError(f"{path}: pair {bad + 1}: expected the label 0 or 1, got {rows[bad, 2]}")
     # Copies, so that the file's 16 million rows are not held as well.
     return TemplatePairs(rows[:, 0].copy(), rows[:, 1].copy(), rows[:, 2] == 1)
 

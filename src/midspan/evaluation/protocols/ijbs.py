@@ -56,7 +56,7 @@ class IJBS:
     ) -> Outcome:
         """`per_query` has one value for each probe template, in rising order of their ids."""
         if gallery is None:
-            raise EvaluationError("ijbs wants probes and a gallery: give both")
+            raise EvaluationError("ijbs: expected probes and a gallery, got no gallery; give both")
         query, gallery = sides(query, gallery, direct=direct)
         probes, probe_subjects = self._templates(query)
         enrolled, subjects = self._templates(gallery)

@@ -37,7 +37,7 @@ def load(root: Path) -> Garments:
     parts: dict[str, list[tuple[str, str]]] = {"train": [], "query": [], "gallery": []}
     for where, (image, item, status) in fields(path, expected=HEADER, skip=2):
         if status not in parts:
-            raise FormatError(f"{where}: status {status!r}, wanted {', '.join(parts)}")
+            raise FormatError(f"{where}: expected status {', '.join(parts)}, got {status!r}")
         parts[status].append((image_id(image, where=where), item))
     loaded = {part: items(rows, columns=["labels"], source=path) for part, rows in parts.items()}
     return Garments(**loaded)

@@ -45,7 +45,9 @@ def load(root: Path) -> FacePairs:
     number, first = next(rows, (1, ""))
     head = first.split()
     if len(head) != 2:
-        raise FormatError(f"{path}:{number}: wanted the numbers of folds and pairs, got {first!r}")
+        raise FormatError(
+            f"{path}:{number}: expected the numbers of folds and pairs, got {first!r}"
+        )
     folds, per_fold = (whole(word, where=f"{path}:{number}") for word in head)
     left, right, same = [], [], []
     for number, line in rows:
@@ -56,7 +58,7 @@ def load(root: Path) -> FacePairs:
         elif len(words) == 4:
             same.append(False)
         else:
-            raise FormatError(f"{where}: wanted 'name n n' or 'name n name n', got {line[:80]!r}")
+            raise FormatError(f"{where}: expected 'name n n' or 'name n name n', got {line[:80]!r}")
         left.append(_image(words[0], words[1], where=where))
         right.append(_image(words[2], words[3], where=where))
     expected = ([True] * per_fold + [False] * per_fold) * folds

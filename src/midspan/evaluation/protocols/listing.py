@@ -93,19 +93,19 @@ def fields(path: Path, *, expected: str, skip: int = 0) -> Iterator[tuple[str, l
             continue
         words = line.split()
         if len(words) != count:
-            raise FormatError(f"{path}:{number}: wanted '{expected}', got {line[:80]!r}")
+            raise FormatError(f"{path}:{number}: expected '{expected}', got {line[:80]!r}")
         yield f"{path}:{number}", words
 
 
 def table(path: Path, *, columns: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    """(where, the wanted fields) of each row of a CSV file with a header line."""
+    """(where, the requested fields) of each row of a CSV file with a header line."""
     with opened(path) as file:
         reader = csv.reader(file)
         header = [name.strip().lower() for name in next(reader, [])]
         if not {name.lower() for name in columns} <= set(header):
             raise FormatError(
-                f"{path}: the first line has the columns {', '.join(header) or 'none'}; "
-                f"wanted {', '.join(columns)}"
+                f"{path}: expected the columns {', '.join(columns)} in the first line, "
+                f"got {', '.join(header) or 'none'}"
             )
         places = [header.index(name.lower()) for name in columns]
         for row in reader:
@@ -124,9 +124,9 @@ def whole_numbers(path: Path, *, expected: str) -> npt.NDArray[np.int32]:
             warnings.simplefilter("error")  # an empty file is only a warning for NumPy
             numbers = np.loadtxt(path, dtype=np.int32, ndmin=2, comments=None)
     except (ValueError, OSError, UserWarning) as error:
-        raise FormatError(f"{path}: wanted lines of '{expected}' ({error})") from error
+        raise FormatError(f"{path}: expected lines of '{expected}' ({error})") from error
     if numbers.shape[1] != count:
-        raise FormatError(f"{path}: wanted lines of '{expected}', got shape {numbers.shape}")
+        raise FormatError(f"{path}: expected lines of '{expected}', got shape {numbers.shape}")
     return numbers
 
 
@@ -134,7 +134,7 @@ def whole(text: str, *, where: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise FormatError(f"{where}: wanted a whole number, got {text[:80]!r}") from None
+        raise FormatError(f"{where}: expected a whole number, got {text[:80]!r}") from None
 
 
 def image_id(name: str, *, where: str) -> str:
@@ -160,8 +160,8 @@ def known_rows(
         )
     if not known.any():
         raise UnknownId(
-            f"none of the protocol's {len(ids)} ids has a vector (wanted {str(ids[0])!r}, the "
-            f"embeddings have {embeddings.ids[:1].tolist()} …); ids are the paths of the data set"
+            f"none of the protocol's {len(ids)} ids has a vector: expected {str(ids[0])!r} …, got "
+            f"{embeddings.ids[:1].tolist()} …; ids are the paths of the data set"
         )
     rows = np.full(len(ids), -1, dtype=np.int64)
     rows[known] = embeddings.rows_of(ids[known])

@@ -71,8 +71,8 @@ class Market1501:
             query = _load(self.root, "query").of(query)
         if gallery is None:
             raise EvaluationError(
-                "market1501 wants queries and a gallery: give both, or the data set's folder as "
-                "root, which says which is which"
+                "market1501: expected queries and a gallery, got no gallery; give both, or the "
+                "data set's folder as root, which says which is which"
             )
         query, gallery = _by_person(query, "query"), _by_person(gallery, "gallery")
         strangers = np.isin(query.columns["labels"], (str(JUNK), str(DISTRACTOR)))
@@ -120,7 +120,7 @@ def _load(root: Path, folder: str) -> Items:
         match = NAME.fullmatch(file.name)
         if match is None:
             raise FormatError(
-                f"{file}: wanted a name like 0002_c1s1_000451_03.jpg (person, camera, …)"
+                f"{file}: expected a name like 0002_c1s1_000451_03.jpg (person, camera, …)"
             )
         person, camera = int(match[1]), int(match[2])
         if person != JUNK:

@@ -59,7 +59,9 @@ def _marked(embeddings: Embeddings, name: str) -> Embeddings:
         return embeddings
     column = embeddings.columns[name]
     if column.dtype.kind not in "biu" or not np.isin(column, (0, 1)).all():
-        raise EvaluationError(f"column {name!r} is {column.dtype}; wanted true or false, 1 or 0")
+        raise EvaluationError(
+            f"column {name!r}: expected true or false, 1 or 0, got {column.dtype}"
+        )
     chosen = column.astype(bool)
     if not chosen.any():
         raise EvaluationError(f"column {name!r} marks none of the {len(embeddings)} items")

@@ -79,17 +79,17 @@ def load(root: Path, name: str) -> GroundTruth:
     except (ValueError, OSError) as error:
         raise FormatError(f"{path}: not readable as JSON ({error})") from error
     if not isinstance(raw, dict) or not {"imlist", "qimlist", "gnd"} <= raw.keys():
-        raise FormatError(f"{path}: wanted the keys imlist, qimlist and gnd")
+        raise FormatError(f"{path}: expected the keys imlist, qimlist and gnd")
     images, queries = _names(raw, "imlist", path), _names(raw, "qimlist", path)
     truth = raw["gnd"]
     if not isinstance(truth, list) or len(truth) != len(queries):
-        raise FormatError(f"{path}: wanted one entry of gnd for each of {len(queries)} queries")
+        raise FormatError(f"{path}: expected one entry of gnd for each of {len(queries)} queries")
     kinds: dict[str, list[IntArray]] = {"easy": [], "hard": [], "junk": []}
     boxes = []
     for number, entry in enumerate(truth):
         where = f"{path}: gnd[{number}]"
         if not isinstance(entry, dict):
-            raise FormatError(f"{where}: wanted easy, hard, junk and bbx, got {entry!r}")
+            raise FormatError(f"{where}: expected easy, hard, junk and bbx, got {entry!r}")
         for kind, lists in kinds.items():
             lists.append(_rows(entry.get(kind), count=len(images), where=f"{where}.{kind}"))
         boxes.append(_box(entry.get("bbx"), where=where))
@@ -179,7 +179,9 @@ def evaluate(
         (setup, parse_metric(metric)) for setup, metric in by_part(metrics, parts=tuple(SETUPS))
     ]
     if distractors and gallery is None:
-        raise EvaluationError("distractors want a gallery of their own, beside the queries")
+        raise EvaluationError(
+            "distractors require a separate gallery; give one besides the queries"
+        )
     gallery = query if gallery is None else gallery
     query = query.take(truth.queries)
     if not distractors:
@@ -214,7 +216,7 @@ def _names(raw: dict[str, Any], key: str, path: Path) -> StrArray:
 def _rows(value: Any, *, count: int, where: str) -> IntArray:
     whole = isinstance(value, list) and all(type(row) is int and 0 <= row < count for row in value)
     if not whole:
-        raise FormatError(f"{where}: wanted a list of rows below {count}, got {str(value)[:80]}")
+        raise FormatError(f"{where}: expected a list of rows below {count}, got {str(value)[:80]}")
     return np.array(value, dtype=np.int64)
 
 
@@ -224,5 +226,5 @@ def _box(value: Any, *, where: str) -> list[float]:
     except (TypeError, ValueError):
         box = []
     if len(box) != 4 or not np.isfinite(box).all():
-        raise FormatError(f"{where}.bbx: wanted four numbers, got {str(value)[:80]}")
+        raise FormatError(f"{where}.bbx: expected four numbers, got {str(value)[:80]}")
     return box

@@ -65,7 +65,7 @@ def _load(root: Path, name: str) -> Items:
     path = find(Path(root), name, f"Info_Files/{name}")
     _, header = next(lines(path), (1, ""))
     if header.split() != HEADER.split():
-        raise FormatError(f"{path}:1: wanted the header '{HEADER}', got {header[:80]!r}")
+        raise FormatError(f"{path}:1: expected the header '{HEADER}', got {header[:80]!r}")
     rows = [
         (image_id(image, where=where), whole(label, where=where), whole(group, where=where))
         for where, (_, label, group, image) in fields(path, expected=HEADER, skip=1)

@@ -91,8 +91,8 @@ class TinyFace:
             query = listed.probe.of(query)
         if gallery is None:
             raise EvaluationError(
-                "tinyface wants probes and a gallery: give both, or the data set's folder as "
-                "root, which says which is which"
+                "tinyface: expected probes and a gallery, got no gallery; give both, or the data "
+                "set's folder as root, which says which is which"
             )
         if (retrieval.labels_of(query, "query") == str(DISTRACTOR)).any():
             raise EvaluationError(f"a probe has the label {DISTRACTOR}, which marks distractors")
@@ -110,7 +110,7 @@ def _pairs(path: Path, names: str, numbers: str, *, folder: str) -> list[tuple[s
     except Exception as error:  # scipy raises whatever its parser met
         raise FormatError(f"{path}: not a readable .mat file ({error})") from error
     if names not in raw or numbers not in raw:
-        raise FormatError(f"{path}: wanted the variables {names} and {numbers}")
+        raise FormatError(f"{path}: expected the variables {names} and {numbers}")
     images = [_text(cell, path) for cell in np.ravel(raw[names])]
     labels = np.ravel(raw[numbers])
     if len(images) != len(labels) or labels.dtype.kind not in "iuf":
@@ -125,8 +125,8 @@ def _text(cell: Any, path: Path) -> str:
     """A MATLAB cell of text comes as arrays inside arrays."""
     while isinstance(cell, np.ndarray):
         if cell.size != 1:
-            raise FormatError(f"{path}: a cell holds {cell.size} values, wanted one image name")
+            raise FormatError(f"{path}: expected one image name in a cell, got {cell.size} values")
         cell = cell.reshape(-1)[0]
     if not isinstance(cell, str):
-        raise FormatError(f"{path}: a cell holds {cell!r}, wanted an image name")
+        raise FormatError(f"{path}: expected an image name in a cell, got {cell!r}")
     return str(cell)

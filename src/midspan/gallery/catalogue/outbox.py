@@ -126,7 +126,7 @@ class EngineQueue:
         try:
             action()
         except MidspanError as error:
-            log.warning("%s: %s is put off: %s", self.catalogue.shown, kind, error)
+            log.warning("%s: retrying %s later: %s", self.catalogue.shown, kind, error)
             return
         self.catalogue.write(
             lambda connection: remove(connection, self.tables, kind, rows), durable=False

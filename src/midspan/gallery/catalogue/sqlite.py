@@ -302,7 +302,9 @@ def explain(error: sqlite3.Error, shown: str) -> Exception:
     """SQLite's error in words that say what to do."""
     code = (getattr(error, "sqlite_errorcode", 0) or 0) & 0xFF
     if code == sqlite3.SQLITE_FULL:
-        return StoreError(f"{shown}: the disk is full; nothing of this step was written: make room")
+        return StoreError(
+            f"{shown}: the disk is full; nothing of this step was written; free space"
+        )
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return StoreError(
             f"{shown}: another process has been writing for {BUSY_SECONDS:.0f} s; try again"

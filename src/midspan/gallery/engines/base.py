@@ -98,7 +98,7 @@ class Engine(Protocol):
     def create_space(
         self, number: int, space: Space, *, connection: Connection | None = None
     ) -> None:
-        """Make room for vectors of this space; nothing happens if it is there already."""
+        """Prepare storage for vectors of this space; does nothing if it exists."""
         ...
 
     def drop_space(self, number: int, *, connection: Connection | None = None) -> None:

@@ -40,13 +40,13 @@ class Workers:
         whole = (("workers", self.count), ("ahead", self.ahead))
         for name, value in whole:
             if value is not None and value < 1:
-                raise ConfigError(f"{name} = {value}; wanted 1 or more")
+                raise ConfigError(f"expected {name} >= 1, got {value}")
         if self.gpus is not None and self.gpus < 0:
-            raise ConfigError(f"gpus per worker = {self.gpus}; wanted 0 or more")
+            raise ConfigError(f"expected gpus per worker >= 0, got {self.gpus}")
 
 
 def ray_module() -> Any:
-    """Ray, where it is used; no statistics are sent to its makers unless somebody wants that."""
+    """Ray, where it is used; no statistics are sent to its makers unless asked for."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         import ray
@@ -72,7 +72,7 @@ def connected(address: str) -> Iterator[Any]:
         ray.init(address, **settings)
     except (ConnectionError, RuntimeError, ValueError, OSError, ray.exceptions.RayError) as error:
         raise ClusterError(
-            f"no Ray cluster answers at {address!r} ({error}); wanted {ADDRESSES}. "
+            f"no Ray cluster answers at {address!r} ({error}); expected {ADDRESSES}. "
             "`ray start --head` makes one; Python and Ray must be of the same version everywhere"
         ) from error
     try:
@@ -89,7 +89,7 @@ def _knock(address: str) -> None:
         address = _last_cluster()
     match = _ADDRESS.fullmatch(address)
     if match is None:
-        raise ConfigError(f"{address!r} is no address of a Ray cluster; wanted {ADDRESSES}")
+        raise ConfigError(f"expected {ADDRESSES} as the address of a Ray cluster, got {address!r}")
     host, port = match["host"].strip("[]"), int(match["port"])
     try:
         socket.create_connection((host, port), timeout=REACHABLE).close()

@@ -36,7 +36,7 @@ def embed_on_cluster(
 ) -> tuple[Space, list[Embeddings]]:
     """Their vectors, batch by batch as they came back, and the space that they are in.
 
-    on_failure: told of each item that has no vector (id, reason); without it that is an error.
+    on_failure: called for each item that has no vector (id, reason); without it that is an error.
     """
     if not items:
         raise DataError("nothing to embed: the list of items is empty")

@@ -45,7 +45,7 @@ class _SentBatch:
 
 @dataclass(eq=False, slots=True)
 class _WorkerSlot:
-    """Room for one worker on the cluster; who has it may change."""
+    """A place for one worker on the cluster; who has it may change."""
 
     actor: Any
     loading: Any | None  # until its encoder is loaded
@@ -54,7 +54,7 @@ class _WorkerSlot:
 
 
 class Pool:
-    """`give` while there is `room`, then `take`."""
+    """`give` while it has capacity, then `take`."""
 
     def __init__(
         self,
@@ -143,7 +143,7 @@ class Pool:
         return done
 
     def forget_unsent(self) -> None:
-        """Batches that no worker has are not wanted any more."""
+        """Batches that no worker has are not needed any more."""
         self._queue.clear()
 
     # ---- workers come and go
@@ -235,7 +235,7 @@ class Pool:
             self._alive = time.monotonic()
         elif time.monotonic() - self._alive > self._settings.patience:
             raise ClusterError(
-                f"no worker was ready within {self._settings.patience:g} s: each wants "
+                f"no worker was ready within {self._settings.patience:g} s: each needs "
                 f"{self._wants}, and the cluster has {_resources(self._ray)} (`ray status` says "
                 "what is taken); ask for less (`gpus`), or add nodes"
             )

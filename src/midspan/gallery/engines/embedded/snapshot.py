@@ -96,7 +96,7 @@ def _mapped(path: Path, quiet: bool, kind: npt.DTypeLike) -> npt.NDArray[Any]:
 
 
 class SnapshotWriter:
-    """A folder that gets its name when it is whole. Room on the disk is claimed first: a full disk
+    """A folder that gets its name when it is whole. Disk space is claimed first: a full disk
     is then an error here, and not the death of the process at a write into the mapping."""
 
     def __init__(self, folder: Path, number: int, rows: IntArray, dim: int) -> None:
