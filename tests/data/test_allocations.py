@@ -60,7 +60,7 @@ def test_allocate_seed_decides_the_split(kind: str) -> None:
     assert first.old.tolist() != other.old.tolist()
 
 
-def test_a_class_does_not_care_where_the_others_lie() -> None:
+def test_allocation_of_a_class_other_classes_moved_or_removed_is_unchanged() -> None:
     def chosen(labels: np.ndarray, label: int) -> list[int]:
         """Which of the class's own images, in their order."""
         old = allocate(labels, kind="extended-data").old
@@ -72,21 +72,21 @@ def test_a_class_does_not_care_where_the_others_lie() -> None:
         assert chosen(LABELS, label) == chosen(grouped, label) == chosen(without_five, label)
 
 
-def test_classes_choose_independently() -> None:
+def test_allocation_images_of_each_class_are_drawn_independently() -> None:
     """Not the same places in every class: rows are often ordered by camera or drawer."""
     grouped = np.sort(LABELS)
     places = allocate(grouped, kind="extended-data").old % 10
     assert len({tuple(choice) for choice in places.reshape(20, 3).tolist()}) > 10
 
 
-def test_a_further_class_moves_few_others() -> None:
+def test_allocation_added_class_moves_at_most_two_others() -> None:
     before = set(LABELS[allocate(LABELS, kind="extended-class").old])
     more = np.concatenate([LABELS, np.full(10, 20)])
     after = set(more[allocate(more, kind="extended-class").old])
     assert len(before ^ after) <= 2
 
 
-def test_choices_look_random_over_seeds() -> None:
+def test_allocation_each_image_is_drawn_at_the_fraction_over_seeds() -> None:
     """Each image is chosen 30 % of the time: 200 seeds, within 5 standard deviations."""
     counts = np.zeros(len(LABELS))
     for seed in range(200):
@@ -102,7 +102,7 @@ def test_choices_look_random_over_seeds() -> None:
     seed=st.integers(0, 99),
 )
 @settings(max_examples=100, deadline=None)
-def test_properties_of_every_allocation(
+def test_allocation_any_labels_and_kind_keeps_the_invariants(
     labels: list[int], kind: str, fraction: float, seed: int
 ) -> None:
     given_labels = np.array(labels)
@@ -124,7 +124,7 @@ def test_properties_of_every_allocation(
         assert old == {row for row, label in enumerate(labels) if label in chosen}
 
 
-def test_classes_of_one_image() -> None:
+def test_allocation_open_data_class_of_one_image_is_old_only() -> None:
     labels = np.array([0, 1, 1, 1, 2])
     got = allocate(labels, kind="open-data")
     assert {0, 4} <= set(got.old.tolist())
@@ -135,7 +135,7 @@ def test_classes_of_one_image() -> None:
         allocate(np.arange(5), kind="open-data")
 
 
-def test_hold_out_classes() -> None:
+def test_hold_out_classes_splits_disjoint_and_repeatable() -> None:
     train, validation = hold_out_classes(LABELS)
     assert sorted([*train, *validation]) == list(range(200))
     assert len(np.unique(LABELS[validation])) == 4
@@ -144,7 +144,7 @@ def test_hold_out_classes() -> None:
     assert hold_out_classes(LABELS, seed=1)[1].tolist() != validation.tolist()
 
 
-def test_held_out_classes_do_not_follow_the_allocation() -> None:
+def test_hold_out_classes_same_seed_is_independent_of_the_allocation() -> None:
     """With one stream for both, held-out classes would always be among the old ones."""
     inside = 0
     for seed in range(30):
@@ -184,7 +184,7 @@ def test_allocate_without_labels_raises_data_error() -> None:
 
 
 @pytest.mark.parametrize("kind", ALLOCATIONS)
-def test_names_are_numbered_in_sorted_order(kind: str) -> None:
+def test_allocation_class_names_are_numbered_in_sorted_order(kind: str) -> None:
     names = np.array([f"class {label:03d}" for label in LABELS])
     by_name, by_number = allocate(names, kind=kind), allocate(LABELS, kind=kind)
     assert by_name.old.tolist() == by_number.old.tolist()

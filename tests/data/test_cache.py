@@ -27,7 +27,7 @@ def decode(files: ImageSet, place: Path) -> ImageSet:
     return files.cached(ImageSize(4, 4, 1), limit=0, folder=place)
 
 
-def test_a_large_set_is_mapped_from_a_file(files: ImageSet, tmp_path: Path) -> None:
+def test_cached_large_set_is_memory_mapped_from_a_file(files: ImageSet, tmp_path: Path) -> None:
     in_memory = files.cached(ImageSize(4, 4, 1))
     mapped = decode(files, tmp_path / "cache")
     assert mapped.ids.tolist() == in_memory.ids.tolist()
@@ -40,7 +40,7 @@ def test_a_large_set_is_mapped_from_a_file(files: ImageSet, tmp_path: Path) -> N
     assert not isinstance(got, np.memmap)
 
 
-def test_the_next_run_finds_the_file(
+def test_cached_second_run_reads_the_file(
     files: ImageSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = decode(files, tmp_path / "cache")
@@ -116,7 +116,7 @@ def test_cached_full_disk_raises_data_error(
     assert list((tmp_path / "cache").iterdir()) == []
 
 
-def test_a_set_where_nothing_decodes(tmp_path: Path, truncated_jpeg: bytes) -> None:
+def test_cached_no_readable_image_gives_an_empty_set(tmp_path: Path, truncated_jpeg: bytes) -> None:
     (tmp_path / "set").mkdir()
     (tmp_path / "set" / "a.jpg").write_bytes(truncated_jpeg)
     for _ in range(2):  # made, then found
@@ -125,14 +125,14 @@ def test_a_set_where_nothing_decodes(tmp_path: Path, truncated_jpeg: bytes) -> N
         assert [skipped.path for skipped in empty.skipped] == ["a.jpg"]
 
 
-def test_progress_is_shown(files: ImageSet, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cached_progress_is_shown_on_stderr(files: ImageSet, capsys: pytest.CaptureFixture[str]) -> None:
     files.cached(ImageSize(4, 4, 1), progress=True)
     shown = capsys.readouterr()
     assert "decode: 6 images in" in shown.err
     assert shown.out == ""
 
 
-def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_cache_dir_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("MIDSPAN_CACHE", raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -57,7 +57,7 @@ def shrink_by_equation(image: npt.NDArray[np.float64], size: int) -> npt.NDArray
 # ---- resizing -----------------------------------------------------------------------------------
 
 
-def test_squash_is_antialiased_bilinear() -> None:
+def test_squash_equals_antialiased_bilinear_resizing() -> None:
     image = noise(40, 24)
     expected = shrink_by_equation(shrink_by_equation(image.astype(float), 10).T, 8).T
     got = decode_image(encoded(Image.fromarray(image)), ImageSize(10, 8, 1))
@@ -66,7 +66,7 @@ def test_squash_is_antialiased_bilinear() -> None:
 
 
 @pytest.mark.parametrize(("tall", "wide"), [(1, 3), (3, 1), (1, 2), (1, 1)])
-def test_crop_is_shorter_side_to_the_box_then_the_centre(tall: int, wide: int) -> None:
+def test_crop_scales_the_shorter_side_then_takes_the_centre(tall: int, wide: int) -> None:
     image = noise(20 * tall, 20 * wide, 3)
     whole = fit_array(image, ImageSize(8 * tall, 8 * wide, 3))
     top, left = 4 * (tall - 1), 4 * (wide - 1)
@@ -75,7 +75,7 @@ def test_crop_is_shorter_side_to_the_box_then_the_centre(tall: int, wide: int) -
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_crop_never_steps_over_the_edge(seed: int) -> None:
+def test_crop_any_aspect_gives_the_exact_size(seed: int) -> None:
     random = np.random.default_rng(seed)
     height, width, tall, wide = (int(side) for side in random.integers(1, 200, 4))
     got = fit_array(noise(height, width, 3), ImageSize(tall, wide, 3, "crop"))
@@ -88,7 +88,7 @@ def test_fit_array_of_the_right_size_is_returned_unchanged() -> None:
     assert np.array_equal(decode_image(encoded(Image.fromarray(image)), ImageSize(9, 7, 3)), image)
 
 
-def test_files_and_arrays_are_fitted_alike() -> None:
+def test_decode_and_fit_array_give_the_same_pixels() -> None:
     image = noise(33, 47, 3)
     file = encoded(Image.fromarray(image))
     for channels in (1, 3):
@@ -112,7 +112,7 @@ def test_reduced_jpeg_decoding_is_close_to_full_decoding(shape: tuple[int, int])
 # ---- kinds of images ----------------------------------------------------------------------------
 
 
-def test_grey_becomes_three_equal_channels_and_colour_becomes_luma() -> None:
+def test_decode_grey_and_colour_convert_to_the_asked_channels() -> None:
     grey = noise(6, 5)
     got = decode_image(encoded(Image.fromarray(grey)), ImageSize(6, 5, 3))
     assert np.array_equal(got, np.stack([grey] * 3, axis=2))
@@ -122,7 +122,7 @@ def test_grey_becomes_three_equal_channels_and_colour_becomes_luma() -> None:
     assert np.abs(got[:, :, 0] - luma).max() <= 1
 
 
-def test_transparency_lies_on_white() -> None:
+def test_decode_alpha_channel_is_blended_on_white() -> None:
     rgba = noise(6, 5, 4)
     alpha = rgba[:, :, 3:] / 255
     want = rgba[:, :, :3] * alpha + 255 * (1 - alpha)
@@ -132,7 +132,7 @@ def test_transparency_lies_on_white() -> None:
     assert np.array_equal(from_file, from_memory)
 
 
-def test_palette_transparency_is_drawn_on_white() -> None:
+def test_decode_palette_transparency_is_blended_on_white() -> None:
     image = Image.new("P", (2, 1))
     image.putpalette([255, 0, 0, 0, 0, 255])
     image.putdata([0, 1])
@@ -141,7 +141,7 @@ def test_palette_transparency_is_drawn_on_white() -> None:
     assert got.tolist() == [[[255, 0, 0], [255, 255, 255]]]
 
 
-def test_sixteen_bits_are_scaled_not_clipped() -> None:
+def test_decode_sixteen_bits_are_scaled_to_eight() -> None:
     deep = np.array([[0, 256, 257, 32768, 65535]], dtype=np.uint16)
     want = np.round(deep / 257).astype(int).tolist()
     png = encoded(Image.fromarray(deep))
@@ -150,7 +150,7 @@ def test_sixteen_bits_are_scaled_not_clipped() -> None:
     assert decode_image(tiff, ImageSize(1, 5, 1))[:, :, 0].tolist() == want
 
 
-def test_big_endian_sixteen_bit_tiff_is_scaled_to_eight_bits(tmp_path: Path) -> None:
+def test_decode_big_endian_sixteen_bit_tiff_is_scaled_to_eight(tmp_path: Path) -> None:
     deep = np.array([[0, 300, 65535]], dtype=">u2")
     path = tmp_path / "deep.tif"
     image = Image.frombytes("I;16B", (3, 1), deep.tobytes())
@@ -159,13 +159,13 @@ def test_big_endian_sixteen_bit_tiff_is_scaled_to_eight_bits(tmp_path: Path) -> 
     assert got[:, :, 0].tolist() == [[0, 1, 255]]
 
 
-def test_thirty_two_bits_are_refused_with_a_reason() -> None:
+def test_decode_thirty_two_bits_raises_image_error() -> None:
     file = encoded(Image.fromarray(np.ones((4, 4), dtype=np.float32)), "TIFF")
     with pytest.raises(ImageError, match="32-bit values of unknown range; convert it"):
         decode_image(file, ImageSize(4, 4, 1))
 
 
-def test_cmyk_jpeg_is_converted_to_rgb() -> None:
+def test_decode_cmyk_jpeg_is_converted_to_rgb() -> None:
     file = encoded(Image.new("CMYK", (16, 16), (255, 0, 0, 0)), "JPEG", quality=100)
     cyan = decode_image(file, ImageSize(16, 16, 3))[8, 8]
     assert cyan[0] < 10
@@ -179,7 +179,7 @@ def test_decode_image_reads_each_format(kind: str) -> None:
     assert np.abs(got.astype(int) - 200).max() <= 3
 
 
-def test_gif_gives_its_first_frame() -> None:
+def test_decode_gif_gives_the_first_frame() -> None:
     first, second = Image.new("L", (4, 4), 10), Image.new("L", (4, 4), 240)
     file = encoded(first, "GIF", save_all=True, append_images=[second])
     assert (decode_image(file, ImageSize(4, 4, 1)) == 10).all()
@@ -201,7 +201,7 @@ STORED = {
 
 @pytest.mark.parametrize("orientation", STORED)
 @pytest.mark.parametrize("kind", ["PNG", "TIFF"])
-def test_exif_orientation_is_applied(orientation: int, kind: str) -> None:
+def test_decode_exif_orientation_is_applied(orientation: int, kind: str) -> None:
     upright = noise(5, 8)
     stored = Image.fromarray(np.ascontiguousarray(STORED[orientation](upright)))
     if kind == "TIFF":
@@ -216,7 +216,7 @@ def test_exif_orientation_is_applied(orientation: int, kind: str) -> None:
     assert np.array_equal(got[:, :, 0], upright)
 
 
-def test_a_turned_jpeg_is_reduced_and_cropped_upright() -> None:
+def test_decode_rotated_large_jpeg_is_reduced_and_cropped_upright() -> None:
     upright = np.zeros((300, 900), dtype=np.uint8)
     upright[:, 450:] = 255  # left black, right white
     exif = Image.Exif()
@@ -230,7 +230,7 @@ def test_a_turned_jpeg_is_reduced_and_cropped_upright() -> None:
         assert got[:, 13:].min() > 245
 
 
-def test_broken_exif_does_not_cost_the_image() -> None:
+def test_decode_broken_exif_is_ignored() -> None:
     image = noise(4, 4)
     file = encoded(Image.fromarray(image), exif=b"Exif\0\0MM\0*\xff\xff\xff\xff garbage")
     assert np.array_equal(decode_image(file, ImageSize(4, 4, 1))[:, :, 0], image)
@@ -243,7 +243,7 @@ def never_decode(*_: object) -> None:
     pytest.fail("pixels were decoded")
 
 
-def test_huge_header_is_refused_before_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decode_huge_header_raises_before_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ImageFile.ImageFile, "load", never_decode)
     with pytest.raises(ImageError, match=r"50,000 x 50,000 pixels; more than 89,478,485 .* shrink"):
         decode_image(png_header(50_000, 50_000), ImageSize(8, 8, 3))
@@ -259,13 +259,13 @@ def test_huge_header_is_refused_before_decoding(monkeypatch: pytest.MonkeyPatch)
     ],
     ids=["png", "gif", "bmp", "webp"],
 )
-def test_every_format_is_limited(header: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decode_too_many_pixels_in_any_format_raises_before_decoding(header: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ImageFile.ImageFile, "load", never_decode)
     with pytest.raises(ImageError):
         decode_image(header, ImageSize(8, 8, 3))
 
 
-def test_the_limit_itself_may_be_opened() -> None:
+def test_open_checked_at_the_pixel_limit_opens_and_above_raises() -> None:
     with open_checked(png_header(MAX_PIXELS, 1)) as image:
         assert image.size == (MAX_PIXELS, 1)
     with (
@@ -275,7 +275,7 @@ def test_the_limit_itself_may_be_opened() -> None:
         pass
 
 
-def test_too_many_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decode_image_over_the_byte_limit_raises_image_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = encoded(Image.fromarray(noise(20, 20)))
     path = tmp_path / "big.png"
     path.write_bytes(file)
@@ -307,7 +307,7 @@ def test_decode_image_of_other_bytes_raises_image_error(
         decode_image(path, ImageSize(4, 4, 3))
 
 
-def test_truncated_files_are_errors(truncated_jpeg: bytes) -> None:
+def test_decode_truncated_file_raises_image_error(truncated_jpeg: bytes) -> None:
     with open_checked(truncated_jpeg) as image:  # the header alone is fine
         assert image.size == (64, 64)
     with pytest.raises(ImageError, match=r"cannot be decoded .*truncated"):
@@ -318,7 +318,7 @@ def test_truncated_files_are_errors(truncated_jpeg: bytes) -> None:
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF"])
-def test_flipped_bytes_give_an_image_or_our_error(kind: str) -> None:
+def test_decode_flipped_bytes_gives_an_image_or_image_error(kind: str) -> None:
     whole = bytearray(encoded(Image.fromarray(noise(16, 16, 3)), kind))
     random = np.random.default_rng(1)
     for _ in range(60):
@@ -332,7 +332,7 @@ def test_flipped_bytes_give_an_image_or_our_error(kind: str) -> None:
         assert got.shape == (8, 8, 3)
 
 
-def test_places_that_are_no_file(tmp_path: Path) -> None:
+def test_decode_missing_file_folder_or_pipe_raises_image_error(tmp_path: Path) -> None:
     with pytest.raises(ImageError, match=r"gone.png: cannot be read \(No such file"):
         decode_image(tmp_path / "gone.png", ImageSize(4, 4, 3))
     with pytest.raises(ImageError, match="is not a file"):
@@ -356,12 +356,12 @@ def test_image_size_wrong_values_raise_data_error() -> None:
 
 
 @pytest.mark.parametrize("shape", [(4,), (4, 4, 2), (1, 4, 4, 3)])
-def test_arrays_that_are_no_image(shape: tuple[int, ...]) -> None:
+def test_fit_array_wrong_shape_raises_image_error(shape: tuple[int, ...]) -> None:
     with pytest.raises(ImageError, match=r"expected \(H, W, C\) uint8"):
         fit_array(np.zeros(shape, dtype=np.uint8), ImageSize(4, 5, 3))
 
 
-def test_arrays_of_floats_or_nothing() -> None:
+def test_fit_array_floats_or_no_pixels_raises_image_error() -> None:
     with pytest.raises(ImageError, match="got float32"):
         fit_array(np.zeros((4, 4, 3), dtype=np.float32), ImageSize(4, 4, 3))
     with pytest.raises(ImageError, match="no pixels"):

@@ -35,7 +35,7 @@ def few_fonts_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("few_fonts_are_enough")
-def test_glyphs_fill_the_box_and_are_centred(fonts: list[Path]) -> None:
+def test_render_glyph_fills_the_box_and_is_centred(fonts: list[Path]) -> None:
     drawn = render(some(fonts, *FAMILIES), characters="AWI%", size=28)
     assert len(drawn) == 12
     pixels = drawn.load(np.arange(12), ImageSize(28, 28, 1))[..., 0]
@@ -50,7 +50,7 @@ def test_glyphs_fill_the_box_and_are_centred(fonts: list[Path]) -> None:
 
 
 @pytest.mark.usefixtures("few_fonts_are_enough")
-def test_the_aspect_is_kept(fonts: list[Path]) -> None:
+def test_render_keeps_the_aspect(fonts: list[Path]) -> None:
     (path,) = some(fonts, "Roboto-Bold")
     left, top, right, bottom = ImageFont.truetype(str(path), 400).getbbox("W")
     drawn = render([path], characters="W", size=60)
@@ -60,7 +60,7 @@ def test_the_aspect_is_kept(fonts: list[Path]) -> None:
 
 
 @pytest.mark.usefixtures("few_fonts_are_enough")
-def test_labels_ids_and_fonts(fonts: list[Path]) -> None:
+def test_render_gives_labels_ids_and_fonts(fonts: list[Path]) -> None:
     drawn = render(some(fonts, *FAMILIES), characters="BA", size=28)
     assert drawn.class_names == ("B", "A")
     assert drawn.ids.tolist()[:3] == [
@@ -74,31 +74,31 @@ def test_labels_ids_and_fonts(fonts: list[Path]) -> None:
 
 
 @pytest.mark.usefixtures("few_fonts_are_enough")
-def test_characters_that_a_font_lacks_are_not_drawn(fonts: list[Path]) -> None:
+def test_render_character_missing_in_a_font_is_left_out(fonts: list[Path]) -> None:
     """Lato has Cyrillic, Pacifico has not; nobody has Thai or a space with ink."""
     drawn = render(some(fonts, "Lato-Regular", "Pacifico"), characters="AЖ\u0e01 ", size=28)
     assert drawn.ids.tolist() == ["U+0041/Lato-Regular", "U+0041/Pacifico", "U+0416/Lato-Regular"]
 
 
 @pytest.mark.usefixtures("few_fonts_are_enough")
-def test_glyphs_that_look_alike_have_one_label(fonts: list[Path]) -> None:
+def test_glyphs_of_equal_shape_share_one_label(fonts: list[Path]) -> None:
     latin_then_cyrillic = render(some(fonts, "Lato-Regular"), characters="AА", size=28)
     assert latin_then_cyrillic.class_names == ("A",)
     capitals = render(some(fonts, "BEBAS___"), characters="Qq", size=28)
     assert capitals.class_names == ("Q",)
 
 
-def test_too_few_fonts(fonts: list[Path]) -> None:
+def test_render_too_few_fonts_raises_data_error(fonts: list[Path]) -> None:
     with pytest.raises(DataError, match="no character is in 20 of the 3 fonts"):
         render(some(fonts, *FAMILIES), characters="AB", size=28)
 
 
-def test_characters_are_unique() -> None:
+def test_characters_are_distinct_and_printable() -> None:
     assert len(set(CHARACTERS)) == len(CHARACTERS)
     assert all(unicodedata.category(character)[0] in "LNPS" for character in CHARACTERS)
 
 
-def test_without_the_fonts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_glyphs_without_the_fonts_raises_data_error_with_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(DataError, match=r'run: pip install --no-deps "trdg==1\.8\.0"'):
         glyphs(cache=tmp_path)
@@ -116,7 +116,7 @@ def quick(monkeypatch: pytest.MonkeyPatch, fonts: list[Path]) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-def test_the_second_call_reads_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_glyphs_second_call_reads_the_cached_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = glyphs(cache=tmp_path)
     assert [path.suffix for path in tmp_path.iterdir()] == [".npz"]
     monkeypatch.setattr(font_glyphs, "font_files", lambda: pytest.fail("rendered again"))
@@ -131,7 +131,7 @@ def test_the_second_call_reads_the_file(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_damaged_file_is_rendered_again(tmp_path: Path) -> None:
+def test_glyphs_damaged_cache_is_rendered_again(tmp_path: Path) -> None:
     count = len(glyphs(cache=tmp_path))
     (path,) = tmp_path.iterdir()
     path.write_bytes(path.read_bytes()[:1000])
@@ -140,7 +140,7 @@ def test_a_damaged_file_is_rendered_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_cache_that_cannot_be_written(tmp_path: Path) -> None:
+def test_glyphs_unwritable_cache_still_gives_images(tmp_path: Path) -> None:
     in_the_way = tmp_path / "file"
     in_the_way.write_text("not a folder")
     images = glyphs(cache=in_the_way)
@@ -148,7 +148,7 @@ def test_a_cache_that_cannot_be_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-def test_the_default_place_is_the_cache_folder(
+def test_glyphs_without_a_cache_argument_use_the_cache_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MIDSPAN_CACHE", str(tmp_path / "mine"))
@@ -229,7 +229,7 @@ def test_glyph_classes_are_distinct(whole: ImageSet) -> None:
 
 
 @pytest.mark.slow
-def test_pictures_of_one_character_are_alike_over_fonts(whole: ImageSet) -> None:
+def test_glyphs_of_one_character_are_alike_over_fonts(whole: ImageSet) -> None:
     """The nearest other picture from another family is mostly the same character."""
     assert whole.labels is not None
     pictures, fonts = unit_pictures(whole, side=28), whole.columns["font"]

@@ -23,7 +23,7 @@ def listed(tmp_path: Path, text: str) -> Path:
 
 
 @pytest.mark.usefixtures("three")
-def test_the_columns_of_open_metric_learning(tmp_path: Path) -> None:
+def test_csv_columns_of_open_metric_learning_are_read(tmp_path: Path) -> None:
     path = listed(
         tmp_path,
         "path,label,split,is_query,is_gallery,category\n"
@@ -55,7 +55,7 @@ def test_csv_empty_split_column_is_no_split(tmp_path: Path) -> None:
     assert csv(listed(tmp_path, "path,split\nimg/a.png,\nimg/b.png,\n")).split is None
 
 
-def test_quoted_names_and_labels(write_image: WriteImage, tmp_path: Path) -> None:
+def test_csv_quoted_names_and_labels_are_read(write_image: WriteImage, tmp_path: Path) -> None:
     write_image('odd, "name" ü.png')
     images = csv(listed(tmp_path, 'label,path\n"big, red","odd, ""name"" ü.png"\n'))
     assert images.ids.tolist() == ['odd, "name" ü.png']
@@ -63,7 +63,7 @@ def test_quoted_names_and_labels(write_image: WriteImage, tmp_path: Path) -> Non
 
 
 @pytest.mark.usefixtures("three")
-def test_where_paths_start(tmp_path: Path) -> None:
+def test_csv_paths_are_relative_to_the_file_or_root(tmp_path: Path) -> None:
     sub = tmp_path / "lists"
     sub.mkdir()
     with pytest.raises(DataError, match=r"line 2: '../img/a.png' leads out .* pass root="):
@@ -74,7 +74,7 @@ def test_where_paths_start(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("three")
-def test_missing_and_broken_images_are_skipped(tmp_path: Path) -> None:
+def test_csv_missing_and_broken_images_are_skipped(tmp_path: Path) -> None:
     (tmp_path / "bad.png").write_text("no picture")
     text = "path,label\nimg/a.png,x\nbad.png,y\ngone.png,z\nimg/c.png,z\n"
     images = csv(listed(tmp_path, text))
@@ -122,7 +122,7 @@ def test_csv_hostile_rows_raise_data_error(tmp_path: Path, text: str, message: s
         csv(listed(tmp_path, text))
 
 
-def test_files_of_another_kind(tmp_path: Path) -> None:
+def test_csv_missing_or_not_utf8_raises_format_error(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match="no such file"):
         csv(tmp_path / "gone.csv")
     latin = tmp_path / "latin.csv"

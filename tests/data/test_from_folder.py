@@ -32,7 +32,7 @@ def test_folder_of_class_folders_gives_labels(write_image: WriteImage, tmp_path:
     assert images.uri(1) == str(tmp_path / "cat" / "z.png")
 
 
-def test_a_flat_folder_has_no_labels(write_image: WriteImage, tmp_path: Path) -> None:
+def test_folder_flat_has_no_labels(write_image: WriteImage, tmp_path: Path) -> None:
     for name in ("10.png", "9.png", "a b.png"):
         write_image(name)
     images = folder(tmp_path)
@@ -41,7 +41,7 @@ def test_a_flat_folder_has_no_labels(write_image: WriteImage, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("second", ["test", "val", "validation"])
-def test_train_and_test_folders_are_a_split(
+def test_folder_train_and_test_become_the_split(
     write_image: WriteImage, tmp_path: Path, second: str
 ) -> None:
     for name in ("train/cat/1.png", "train/dog/1.png", f"{second}/emu/1.png"):
@@ -52,7 +52,7 @@ def test_train_and_test_folders_are_a_split(
     assert images.test.ids.tolist() == [f"{second}/emu/1.png"]
 
 
-def test_train_may_be_a_class_among_others(write_image: WriteImage, tmp_path: Path) -> None:
+def test_folder_train_alongside_other_classes_is_a_class(write_image: WriteImage, tmp_path: Path) -> None:
     for name in ("train/1.png", "plane/1.png"):
         write_image(name)
     images = folder(tmp_path)
@@ -93,14 +93,14 @@ def test_folder_without_images_raises_data_error(tmp_path: Path) -> None:
         folder(tmp_path / "readme")
 
 
-def test_a_folder_of_unreadable_files(tmp_path: Path) -> None:
+def test_folder_of_unreadable_files_raises_data_error(tmp_path: Path) -> None:
     for name in ("a.jpg", "b.png"):
         (tmp_path / name).write_text("no picture")
     with pytest.raises(DataError, match=r"none of 2 images can be read, first a\.jpg: is not a JP"):
         folder(tmp_path)
 
 
-def test_corrupt_files_are_skipped_by_name(write_image: WriteImage, tmp_path: Path) -> None:
+def test_folder_corrupt_files_are_skipped_by_name(write_image: WriteImage, tmp_path: Path) -> None:
     for name in ("cat/1.png", "cat/3.png", "dog/1.png", "dog/2.png"):
         write_image(name)
     (tmp_path / "cat" / "2.jpg").write_bytes(b"\xff\xd8\xff broken")
@@ -116,7 +116,7 @@ def test_corrupt_files_are_skipped_by_name(write_image: WriteImage, tmp_path: Pa
         folder(tmp_path, strict=True)
 
 
-def test_a_class_whose_images_are_all_broken_keeps_its_name(
+def test_folder_class_of_broken_images_keeps_its_name(
     write_image: WriteImage, tmp_path: Path
 ) -> None:
     write_image("cat/1.png")
@@ -146,7 +146,7 @@ def test_folder_unusual_names_are_read(write_image: WriteImage, tmp_path: Path) 
     }
 
 
-def test_names_that_are_not_utf8(write_image: WriteImage, tmp_path: Path) -> None:
+def test_folder_names_not_in_utf8_are_skipped(write_image: WriteImage, tmp_path: Path) -> None:
     write_image("good.png")
     try:
         with open(os.fsencode(tmp_path) + b"/caf\xe9.png", "wb") as file:
@@ -180,7 +180,7 @@ def test_folder_links_are_followed_once(write_image: WriteImage, tmp_path: Path)
     assert "cannot be read" in reasons["cat/broken.png"]
 
 
-def test_a_folder_that_may_not_be_read(
+def test_folder_unreadable_subfolder_is_skipped(
     write_image: WriteImage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_image("cat/1.png")

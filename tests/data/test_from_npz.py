@@ -46,13 +46,13 @@ def test_npz_arrays_become_columns_of_the_set(file: Any) -> None:
     assert images.uri(3) == f"{path}#3"
 
 
-def test_images_alone_are_enough(file: Any) -> None:
+def test_npz_images_without_labels_are_read(file: Any) -> None:
     images = npz(file())
     assert (images.labels, images.split, images.class_names) == (None, None, ())
     assert images.ids.tolist() == ["set#0", "set#1", "set#2", "set#3"]
 
 
-def test_ids_of_the_file_are_kept(file: Any) -> None:
+def test_npz_ids_of_the_file_are_kept(file: Any) -> None:
     assert npz(file(ids=np.array(["w", "x", "y", "z"]))).ids.tolist() == ["w", "x", "y", "z"]
     with pytest.raises(
         DataError, match=r"set\.npz: expected unique ids, got 1 duplicates, first 'x'"
@@ -69,7 +69,7 @@ def test_ids_of_the_file_are_kept(file: Any) -> None:
         ([True, False, True, True], ["True", "False", "True", "True"], ("False", "True")),
     ],
 )
-def test_any_labels_are_names(
+def test_npz_labels_of_any_type_become_names(
     file: Any, given: list[Any], labels: list[str], names: tuple[str, ...]
 ) -> None:
     images = npz(file(labels=np.array(given)))
@@ -78,7 +78,7 @@ def test_any_labels_are_names(
     assert images.class_names == names
 
 
-def test_class_names_follow_labels_with_gaps(file: Any) -> None:
+def test_npz_labels_with_gaps_keep_their_class_names(file: Any) -> None:
     path = file(labels=np.array([4, 1, 1, 4]), class_name=np.array(list("abcde")))
     images = npz(path)
     assert images.labels is not None
@@ -86,13 +86,13 @@ def test_class_names_follow_labels_with_gaps(file: Any) -> None:
     assert images.class_names == ("a", "b", "c", "d", "e")
 
 
-def test_doubled_class_names_are_refused(file: Any) -> None:
+def test_npz_duplicate_class_names_raise_data_error(file: Any) -> None:
     path = file(labels=np.array([0, 1, 2, 0]), class_name=np.array(["ant", "bee", "ant"]))
     with pytest.raises(DataError, match="1 class names are duplicates, first 'ant'"):
         npz(path)
 
 
-def test_grey_without_a_channel_axis(file: Any) -> None:
+def test_npz_grey_without_a_channel_axis_is_read(file: Any) -> None:
     images = npz(file(images=IMAGES[..., 0]))
     assert images.load([1], ImageSize(6, 5, 1)).shape == (1, 6, 5, 1)
 
@@ -116,12 +116,12 @@ def test_grey_without_a_channel_axis(file: Any) -> None:
         ({"images": np.zeros(4, np.uint8)}, r"shape \(4,\)"),
     ],
 )
-def test_arrays_that_do_not_fit(file: Any, arrays: dict[str, Any], message: str) -> None:
+def test_npz_mismatched_arrays_raise(file: Any, arrays: dict[str, Any], message: str) -> None:
     with pytest.raises((DataError, FormatError), match=message):
         npz(file(**arrays))
 
 
-def test_objects_are_never_unpickled(tmp_path: Path) -> None:
+def test_npz_object_arrays_are_not_unpickled(tmp_path: Path) -> None:
     path = tmp_path / "objects.npz"
     np.savez(path, images=IMAGES, labels=np.array([{}, 1, 2, 3], dtype=object))
     with pytest.raises(FormatError, match="'labels' holds Python objects, which could run code"):
@@ -138,13 +138,13 @@ def lying_npz(path: Path, *, shape: tuple[int, ...], content: bytes) -> Path:
     return path
 
 
-def test_a_header_that_promises_more_than_the_file_holds(tmp_path: Path) -> None:
+def test_npz_header_larger_than_the_file_raises_format_error(tmp_path: Path) -> None:
     path = lying_npz(tmp_path / "lie.npz", shape=(10**6, 1000, 1000, 3), content=b"\0" * 64)
     with pytest.raises(FormatError, match=r"3,000,000,000,000 bytes, but holds 64; .* damaged"):
         npz(path)
 
 
-def test_a_small_file_that_unpacks_to_more_than_the_memory(
+def test_npz_larger_than_the_memory_is_refused_before_unpacking(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = lying_npz(tmp_path / "bomb.npz", shape=(2**22, 1, 1, 1), content=b"\0" * 2**22)
@@ -159,7 +159,7 @@ def test_a_small_file_that_unpacks_to_more_than_the_memory(
         npz(path)
 
 
-def test_files_of_another_kind(tmp_path: Path, file: Any) -> None:
+def test_npz_missing_or_not_npz_raises_format_error(tmp_path: Path, file: Any) -> None:
     with pytest.raises(FormatError, match="no such file"):
         npz(tmp_path / "gone.npz")
     text = tmp_path / "text.npz"
@@ -180,7 +180,7 @@ def test_files_of_another_kind(tmp_path: Path, file: Any) -> None:
         npz(tmp_path / "other.npz")
 
 
-def test_flipped_bytes_are_noticed(file: Any, tmp_path: Path) -> None:
+def test_npz_flipped_bytes_raise_format_error(file: Any, tmp_path: Path) -> None:
     whole = bytearray(file(labels=np.array([0, 1, 0, 1])).read_bytes())
     place = bytes(whole).index(IMAGES.tobytes()[:16])
     whole[place] ^= 255
@@ -190,7 +190,7 @@ def test_flipped_bytes_are_noticed(file: Any, tmp_path: Path) -> None:
         npz(broken)
 
 
-def test_saved_sets_come_back(file: Any, tmp_path: Path) -> None:
+def test_save_npz_round_trip_keeps_everything(file: Any, tmp_path: Path) -> None:
     path = file(
         labels=np.array([1, 0, 2, 0]),
         split=np.array([0, 0, 1, 0]),
@@ -207,7 +207,7 @@ def test_saved_sets_come_back(file: Any, tmp_path: Path) -> None:
     assert [entry.name for entry in (tmp_path / "deep").iterdir()] == ["part.npz"]
 
 
-def test_a_folder_becomes_a_file_once_it_is_decoded(
+def test_save_npz_of_a_folder_requires_decoded_images(
     write_image: WriteImage, tmp_path: Path
 ) -> None:
     write_image("set/cat/1.png", value=30)

@@ -36,7 +36,7 @@ def image_set(**changes: Any) -> ImageSet:
         (np.array([True, False, True, False, False, False]), "ac"),
     ],
 )
-def test_a_part_keeps_all_its_rows_together(rows: Any, ids: str) -> None:
+def test_image_set_part_keeps_ids_labels_and_columns_aligned(rows: Any, ids: str) -> None:
     whole = image_set()
     part = whole[rows]
     places = ["abcdef".index(letter) for letter in ids]
@@ -50,7 +50,7 @@ def test_a_part_keeps_all_its_rows_together(rows: Any, ids: str) -> None:
     assert [part.uri(row) for row in range(len(part))] == [f"six.npz#{place}" for place in places]
 
 
-def test_parts_of_parts_share_the_pixels() -> None:
+def test_image_set_part_of_a_part_shares_the_pixels() -> None:
     part = image_set()[[4, 2, 0]][[2, 1]]
     assert part.ids.tolist() == ["a", "c"]
     assert part.uri(1) == "six.npz#2"
@@ -67,7 +67,7 @@ def test_image_set_train_and_test_follow_the_split() -> None:
         _ = image_set(split=None).train
 
 
-def test_labels_are_names_in_the_whole_set_and_in_its_parts() -> None:
+def test_image_set_labels_are_names_in_whole_and_part() -> None:
     part = image_set().test
     assert part.labels is not None
     assert part.labels.tolist() == ["cat", "cat"]
@@ -80,7 +80,7 @@ def test_labels_are_names_in_the_whole_set_and_in_its_parts() -> None:
     assert chosen.class_names == ("cat", "bee", "ant", "dog")
 
 
-def test_repr_says_what_is_there() -> None:
+def test_image_set_repr_shows_counts_and_columns() -> None:
     text = repr(image_set(skipped=(Skipped(path="x.jpg", reason="is empty"),)))
     assert text == ("ImageSet(6 images; 3 classes; 4 train / 2 test; columns camera; 1 skipped)")
 
@@ -94,7 +94,7 @@ def test_load_of_the_right_size_is_plain_indexing(monkeypatch: pytest.MonkeyPatc
     assert np.array_equal(got, IMAGES[[3, 3, 1]])
 
 
-def test_grey_arrays_are_repeated_for_colour_encoders() -> None:
+def test_load_grey_array_as_colour_repeats_the_channel() -> None:
     grey = image_set(source=ArraySource.of(IMAGES[..., :1], name="grey"))
     got = grey.load([2], ImageSize(8, 8, 3))
     assert np.array_equal(got[0], np.repeat(IMAGES[2, :, :, :1], 3, axis=2))
@@ -157,7 +157,7 @@ def test_cached_images_are_not_read_again_nor_resized_twice(
     assert cached.cached(ImageSize(4, 4, 3)) is cached
 
 
-def test_a_cache_knows_how_its_images_were_fitted() -> None:
+def test_cached_images_of_another_fit_are_decoded_again() -> None:
     wide = np.random.default_rng(1).integers(0, 256, (1, 8, 24, 1), dtype=np.uint8)
     images = ImageSet(ids=np.array(["a"]), source=ArraySource.of(wide, name="wide"))
     squashed = images.cached(ImageSize(8, 8, 1, "squash"))
@@ -193,7 +193,7 @@ def test_cached_drops_what_fails_only_when_decoded(
     assert str(tmp_path) not in cached.skipped[0].reason
 
 
-def test_strict_sets_do_not_skip(
+def test_cached_strict_set_with_a_broken_image_raises(
     write_image: WriteImage, tmp_path: Path, truncated_jpeg: bytes
 ) -> None:
     write_image("1.png")
@@ -206,7 +206,7 @@ def test_strict_sets_do_not_skip(
         files.load_readable([0, 1], ImageSize(4, 4, 3))
 
 
-def test_arrays_of_the_right_size_are_their_own_cache() -> None:
+def test_cached_arrays_of_the_right_size_are_returned_unchanged() -> None:
     whole = image_set()
     assert whole.cached(ImageSize(8, 8, 3)) is whole
     smaller = whole.cached(ImageSize(4, 4, 1))

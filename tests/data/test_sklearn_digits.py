@@ -22,7 +22,7 @@ def test_digits_has_the_images_of_sklearn() -> None:
     assert (pixels.min(), pixels.max()) == (0, 255)
 
 
-def test_images_and_labels_belong_together() -> None:
+def test_digits_images_and_labels_are_aligned() -> None:
     """The mean picture of a digit's first half recognises most of its second half."""
     images = digits()
     assert images.labels is not None
@@ -35,7 +35,7 @@ def test_images_and_labels_belong_together() -> None:
     assert (distances.argmin(axis=1).astype(str) == images.labels[half:]).mean() > 0.8
 
 
-def test_without_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_digits_without_scikit_learn_raises_missing_dependency(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     with pytest.raises(MissingDependency, match=r"'digits' needs scikit-learn, .* pip install"):
         digits()

@@ -32,7 +32,7 @@ def numbers(images: Pixels) -> list[int]:
     return [int(image.mean()) // 20 for image in images]
 
 
-def test_every_source_gives_the_asked_rows(source: ImageSource) -> None:
+def test_source_load_returns_the_requested_rows(source: ImageSource) -> None:
     assert len(source) == 7
     boxes: list[tuple[int, int, Channels]] = [(5, 5, 3), (3, 4, 3), (9, 9, 1)]
     for height, width, channels in boxes:
@@ -41,7 +41,7 @@ def test_every_source_gives_the_asked_rows(source: ImageSource) -> None:
         assert numbers(got) == [6, 1, 1, 0]
 
 
-def test_every_source_takes_parts(source: ImageSource) -> None:
+def test_source_take_of_a_take_keeps_rows_and_uris(source: ImageSource) -> None:
     part = source.take(np.array([5, 3, 1])).take(np.array([2, 0]))
     assert len(part) == 2
     got = part.load(np.arange(2), ImageSize(5, 5, 3, "squash"))
@@ -50,12 +50,12 @@ def test_every_source_takes_parts(source: ImageSource) -> None:
     assert part.load(np.arange(0), ImageSize(5, 5, 3, "squash")).shape[0] == 0
 
 
-def test_every_source_has_a_signature_of_its_rows(source: ImageSource) -> None:
+def test_source_signature_depends_on_the_rows(source: ImageSource) -> None:
     assert source.signature() == source.signature()
     assert source.take(np.array([1, 2])).signature() != source.take(np.array([2, 1])).signature()
 
 
-def test_files_sign_their_size_and_time(write_image: WriteImage, tmp_path: Path) -> None:
+def test_file_source_signature_depends_on_size_and_time(write_image: WriteImage, tmp_path: Path) -> None:
     path = write_image("a.png")
     files = FileSource(root=tmp_path, names=np.array(["a.png"]))
     before = files.signature()
@@ -73,7 +73,7 @@ def test_file_source_absolute_names_ignore_the_root(
     assert files.uri(0) == str(path)
 
 
-def test_a_batch_of_files_is_decoded_by_several_threads(
+def test_file_source_batch_is_decoded_by_several_threads(
     write_image: WriteImage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     together = threading.Barrier(2, timeout=120)  # breaks unless two are in it at the same time

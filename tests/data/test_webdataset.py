@@ -33,7 +33,7 @@ def four_shards(tmp_path: Path) -> str:
     return str(tmp_path / "shards" / "train-{000..003}.tar")
 
 
-def test_the_same_as_the_images_in_a_folder(tmp_path: Path) -> None:
+def test_webdataset_equals_the_folder_of_the_same_images(tmp_path: Path) -> None:
     shards = webdataset(four_shards(tmp_path))
     for number in range(12):
         path = tmp_path / "set" / f"c{number % 3}" / f"{number:02}.png"
@@ -62,7 +62,7 @@ def test_open_images_takes_a_pattern_and_one_shard(tmp_path: Path) -> None:
     assert not webdataset(pattern, decode_once=True).streamed
 
 
-def test_labels_and_columns_from_json(tmp_path: Path) -> None:
+def test_webdataset_json_gives_labels_and_columns(tmp_path: Path) -> None:
     facts = [{"label": 11, "track": "x", "w": 3}, {"label": 7, "track": "y", "deep": {"a": [1]}}]
     entries: dict[str, bytes | str] = {}
     for number, fact in enumerate(facts):
@@ -94,20 +94,20 @@ def test_webdataset_without_labels_has_none(tmp_path: Path) -> None:
     assert images.uri(0) == f"{tmp_path / 'a.tar'}#1.png"
 
 
-def test_notes_of_the_writer_are_no_samples(tmp_path: Path) -> None:
+def test_webdataset_metadata_entries_are_left_out(tmp_path: Path) -> None:
     entries = {"__meta__/a.png": picture(1), "__index__": b"", "__mine.png": picture(2)}
     images = webdataset(write_shard(tmp_path / "a.tar", entries))
     assert images.ids.tolist() == ["__mine.png"]
     assert images.skipped == ()
 
 
-def test_a_missing_label_is_an_error(tmp_path: Path) -> None:
+def test_webdataset_missing_label_raises(tmp_path: Path) -> None:
     entries = {"1.png": picture(1), "2.png": picture(2), "2.cls": b"b", "1.cls": b"a"}
     with pytest.raises(DataError, match=r"1 of 2 images have no label .*follow each other"):
         webdataset(write_shard(tmp_path / "a.tar", entries))  # 1.cls does not follow 1.png
 
 
-def test_two_images_in_a_sample(tmp_path: Path) -> None:
+def test_webdataset_two_images_in_a_sample_requires_a_choice(tmp_path: Path) -> None:
     entries = {"1.jpg": picture(1, kind="JPEG"), "1.seg.png": picture(200)}
     path = write_shard(tmp_path / "a.tar", entries)
     with pytest.raises(DataError, match=r"2 images \(jpg, seg\.png\).*image = 'jpg'"):
@@ -117,7 +117,7 @@ def test_two_images_in_a_sample(tmp_path: Path) -> None:
         webdataset(path, image="webp")
 
 
-def test_cls_and_json_must_agree(tmp_path: Path) -> None:
+def test_webdataset_cls_and_json_that_differ_raise(tmp_path: Path) -> None:
     good = {"0.png": picture(1), "0.cls": b"a", "0.json": b'{"label": "a"}'}
     bad = {"1.png": picture(1), "1.cls": b"a", "1.json": b'{"label": "b"}'}
     images = webdataset(write_shard(tmp_path / "a.tar", {**good, **bad}))
@@ -159,7 +159,7 @@ def test_webdataset_broken_samples_are_skipped_with_a_reason(
         webdataset(path, strict=True)
 
 
-def test_links_and_folders(tmp_path: Path) -> None:
+def test_webdataset_links_and_folders_are_not_read(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "a.tar", "w") as tar:
         directory = tarfile.TarInfo("cat")
         directory.type = tarfile.DIRTYPE
@@ -177,7 +177,7 @@ def test_links_and_folders(tmp_path: Path) -> None:
     ]
 
 
-def test_decoding_finds_what_headers_do_not_show(tmp_path: Path, truncated_jpeg: bytes) -> None:
+def test_webdataset_truncated_image_is_noticed_when_decoded(tmp_path: Path, truncated_jpeg: bytes) -> None:
     path = write_shard(tmp_path / "a.tar", {"1.png": picture(1), "2.jpg": truncated_jpeg})
     images = webdataset(path)
     assert len(images) == 2
@@ -190,7 +190,7 @@ def test_decoding_finds_what_headers_do_not_show(tmp_path: Path, truncated_jpeg:
 
 
 @pytest.mark.parametrize("cut", ["between", "inside", "no end", "damaged", "empty"])
-def test_a_damaged_shard_is_an_error(tmp_path: Path, cut: str) -> None:
+def test_webdataset_damaged_shard_raises(tmp_path: Path, cut: str) -> None:
     path = write_shard(tmp_path / "a.tar", {f"{n}.png": picture(n) for n in range(5)})
     whole = path.read_bytes()
     with tarfile.open(path) as tar:
@@ -208,7 +208,7 @@ def test_a_damaged_shard_is_an_error(tmp_path: Path, cut: str) -> None:
         webdataset(path)
 
 
-def test_packed_shards_are_refused(tmp_path: Path) -> None:
+def test_webdataset_compressed_shard_raises(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "a.tar", "w:gz") as tar:
         tar.addfile(tarfile.TarInfo("x"))
     with pytest.raises(FormatError, match="packed with gzip"):
@@ -231,7 +231,7 @@ def test_webdataset_duplicate_names_raise_data_error(tmp_path: Path) -> None:
         webdataset(tmp_path / "2.tar")
 
 
-def test_shards_that_are_not_there(tmp_path: Path) -> None:
+def test_webdataset_missing_or_remote_shards_raise_data_error(tmp_path: Path) -> None:
     write_shard(tmp_path / "0.tar", {"1.png": picture(1)})
     with pytest.raises(DataError, match=r"2 of 3 shards are not there, first .*1\.tar"):
         webdataset(str(tmp_path / "{0..2}.tar"))
@@ -247,7 +247,7 @@ def test_shards_that_are_not_there(tmp_path: Path) -> None:
         webdataset(str(tmp_path / "{0..99999999}-{a,b}.tar"))
 
 
-def test_the_index_is_kept_and_follows_the_file(tmp_path: Path, own_cache: Path) -> None:
+def test_webdataset_index_is_cached_until_the_file_changes(tmp_path: Path, own_cache: Path) -> None:
     pattern = four_shards(tmp_path)
     first = webdataset(pattern)
     kept = {path: path.stat().st_mtime_ns for path in own_cache.iterdir()}
@@ -269,7 +269,7 @@ def test_the_index_is_kept_and_follows_the_file(tmp_path: Path, own_cache: Path)
         first.load([0], ImageSize(8, 8, 3))
 
 
-def test_memory_does_not_grow_with_the_shard(tmp_path: Path) -> None:
+def test_webdataset_memory_is_independent_of_the_shard_size(tmp_path: Path) -> None:
     """A shard of 45 MB is indexed and read in batches in less than a tenth of that."""
     big = picture(7, kind="BMP", height=500, width=500)  # 0.75 MB
     path = write_shard(tmp_path / "a.tar", {f"{n:03}.bmp": big for n in range(60)})

@@ -21,7 +21,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-def test_each_name_gives_its_own_image(tmp_path: Path) -> None:
+def test_shard_images_each_name_gives_its_image(tmp_path: Path) -> None:
     """Against tarfile, in any order; names with all kinds of signs, two images of one sample."""
     names = ["b/1.png", "a#1.png", "a/2.seg.png", "a/2.png", "Ω.PNG", "x.tar#y.png"]
     path = write_shard(
@@ -40,7 +40,7 @@ def test_each_name_gives_its_own_image(tmp_path: Path) -> None:
     assert got[:, 0, 0, 0].tolist() == [100, 80]
 
 
-def test_a_name_that_is_not_there_costs_its_own_row(tmp_path: Path) -> None:
+def test_shard_images_missing_name_fails_for_its_row_only(tmp_path: Path) -> None:
     path = write_shard(tmp_path / "a.tar", {"1.png": picture(1), "1.cls": "a", "../2.png": b"x"})
     with tarfile.open(path, "a") as tar:
         link = tarfile.TarInfo("link.png")
@@ -58,7 +58,7 @@ def test_a_name_that_is_not_there_costs_its_own_row(tmp_path: Path) -> None:
         shard_images(empty, ["1.png"]).load(np.array([0]), ImageSize(2, 2, 1, "squash"))
 
 
-def test_shards_that_cannot_be_read(tmp_path: Path) -> None:
+def test_shard_images_unreadable_shard_raises_data_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no such shard"):
         shard_images(tmp_path / "gone.tar", ["1.png"])
     path = write_shard(tmp_path / "a.tar", {"1.png": picture(1)})
@@ -72,7 +72,7 @@ def test_shards_that_cannot_be_read(tmp_path: Path) -> None:
         shard_images(tmp_path / "twice.tar", ["1.png"])
 
 
-def test_a_shard_is_walked_once_until_it_changes(
+def test_shard_images_index_is_read_once_until_the_file_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write_shard(tmp_path / "a.tar", {"1.png": picture(1)})

@@ -16,7 +16,7 @@ from midspan.errors import ConfigError
 
 
 @pytest.mark.parametrize("name", ["npz", "folder", "csv", "glyphs", "digits"])
-def test_names_are_functions_and_stay_so(name: str) -> None:
+def test_data_names_after_module_import_are_still_functions(name: str) -> None:
     import importlib
 
     importlib.import_module(DATASETS[name].partition(":")[0])
@@ -24,12 +24,12 @@ def test_names_are_functions_and_stay_so(name: str) -> None:
     assert getattr(data, name).__name__ == name
 
 
-def test_everything_public_is_there() -> None:
+def test_data_public_names_exist() -> None:
     for name in data.__all__:
         assert hasattr(data, name)
 
 
-def test_a_run_file_names_a_data_set(tmp_path: Path) -> None:
+def test_data_set_of_a_run_file_is_found_by_name(tmp_path: Path) -> None:
     np.savez(tmp_path / "two.npz", images=np.zeros((2, 4, 4), dtype=np.uint8))
     images = build(DATASETS, {"name": "npz", "path": str(tmp_path / "two.npz")}, what="data")
     assert isinstance(images, ImageSet)
@@ -38,7 +38,7 @@ def test_a_run_file_names_a_data_set(tmp_path: Path) -> None:
         build(DATASETS, {"name": "folder", "path": "x", "strickt": True}, what="data")
 
 
-def test_the_import_is_light() -> None:
+def test_import_data_loads_no_heavy_library() -> None:
     code = (
         "import sys, midspan.data; "
         "print([m for m in ('torch', 'sklearn', 'pandas', 'pyarrow', 'trdg') if m in sys.modules])"
