@@ -31,13 +31,13 @@ def _faults(mode: str) -> int:
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="mallopt is glibc's")
-def test_large_blocks_are_not_faulted_in_again_once_freed_memory_is_kept() -> None:
+def test_keep_freed_memory_large_blocks_are_not_faulted_in_again() -> None:
     pages = 16 * 2**20 * 4 // 4096
     assert _faults("plain") > 5 * pages
     assert _faults("keep") < pages
 
 
-def test_a_setting_of_the_user_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keep_freed_memory_with_a_user_setting_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     from midspan.encoders.allocator import keep_freed_memory
 
     monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "1")

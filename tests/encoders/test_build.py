@@ -20,7 +20,7 @@ def test_build_encoder_has_the_documented_defaults() -> None:
     assert encoder.architecture()["backbone"]["width"] == 16
 
 
-def test_a_seed_decides_the_weights_and_leaves_the_generator_alone() -> None:
+def test_build_encoder_seed_decides_the_weights_only() -> None:
     torch.manual_seed(3)
     expected = torch.rand(2)
     torch.manual_seed(3)
@@ -35,14 +35,14 @@ def test_a_seed_decides_the_weights_and_leaves_the_generator_alone() -> None:
     assert build_encoder(backbone="small-cnn").fingerprint() == third.fingerprint()
 
 
-def test_without_a_head_the_dim_is_the_backbones() -> None:
+def test_build_encoder_without_a_head_has_the_dim_of_the_backbone() -> None:
     encoder = build_encoder(backbone="small-cnn", head="none", settings={"width": 4})
     assert encoder.dim == 16
     with pytest.raises(EncoderError, match="16 dims, not 128"):
         build_encoder(backbone="small-cnn", head="none", dim=128, settings={"width": 4})
 
 
-def test_preprocessing_by_hand_may_be_a_rectangle() -> None:
+def test_build_encoder_takes_rectangular_preprocessing() -> None:
     preprocessing = Preprocessing(
         height=64, width=32, channels=3, fit="crop", mean=(0.1, 0.2, 0.3), std=(1, 1, 1)
     )

@@ -29,12 +29,12 @@ def photos(tmp_path: Path, images: Pixels) -> Path:
     return tmp_path / "photos"
 
 
-def test_a_broken_image_is_an_error_with_its_name(encoder: Encoder, photos: Path) -> None:
+def test_embed_broken_image_raises_with_its_name(encoder: Encoder, photos: Path) -> None:
     with pytest.raises(ImageError, match=r"03\.jpg"):
         encoder.embed(data.folder(photos), batch_size=6, progress=False)
 
 
-def test_broken_images_can_be_left_out(encoder: Encoder, photos: Path) -> None:
+def test_embed_on_failure_leaves_broken_images_out(encoder: Encoder, photos: Path) -> None:
     failed: list[tuple[str, str]] = []
     result = encoder.embed(
         data.folder(photos),
@@ -54,19 +54,19 @@ def test_broken_images_can_be_left_out(encoder: Encoder, photos: Path) -> None:
     np.testing.assert_allclose(whole.vectors, result.vectors, atol=1e-5)
 
 
-def test_a_strict_set_stays_strict(encoder: Encoder, photos: Path) -> None:
+def test_embed_strict_set_raises_even_with_on_failure(encoder: Encoder, photos: Path) -> None:
     with pytest.raises(ImageError, match=r"03\.jpg"):
         encoder.embed(data.folder(photos, strict=True), progress=False, on_failure=lambda *_: None)
 
 
 @pytest.mark.parametrize(("count", "batch_size"), [(0, 4), (3, 4), (8, 4), (9, 4)])
-def test_every_row_is_read_once_and_in_order(count: int, batch_size: int) -> None:
+def test_one_ahead_reads_every_row_once_in_order(count: int, batch_size: int) -> None:
     blocks = list(_one_ahead(lambda rows: rows, _blocks(count, batch_size)))
     assert [row for rows in blocks for row in rows] == list(range(count))
     assert all(len(rows) == batch_size for rows in blocks[:-1])
 
 
-def test_the_next_block_is_read_while_this_one_is_used() -> None:
+def test_one_ahead_reads_the_next_block_while_this_one_is_used() -> None:
     reading = threading.Event()
 
     def read(rows: IntArray) -> int:
@@ -80,7 +80,7 @@ def test_the_next_block_is_read_while_this_one_is_used() -> None:
     assert next(blocks) == 1
 
 
-def test_an_error_in_the_thread_comes_out() -> None:
+def test_one_ahead_error_in_the_thread_is_raised() -> None:
     def read(rows: IntArray) -> int:
         if rows[0] == 1:
             raise ImageError("the second")

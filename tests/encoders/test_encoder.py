@@ -21,7 +21,7 @@ from midspan.spaces import Embeddings, FloatArray
 # ---- the space -----------------------------------------------------------------------------------
 
 
-def test_the_name_does_not_change_the_fingerprint(encoder: Encoder) -> None:
+def test_fingerprint_other_name_is_unchanged(encoder: Encoder) -> None:
     before = encoder.space
     encoder.name = "another"
     assert encoder.space.name == "another"
@@ -29,7 +29,7 @@ def test_the_name_does_not_change_the_fingerprint(encoder: Encoder) -> None:
     assert (before.dim, before.metric) == (16, "cosine")
 
 
-def test_seeds_weights_preprocessing_and_normalisation_change_it(encoder: Encoder) -> None:
+def test_fingerprint_other_weights_preprocessing_or_normalisation_changes(encoder: Encoder) -> None:
     settings = {"width": 8}
     prints = [
         encoder.fingerprint(),
@@ -55,7 +55,7 @@ def test_seeds_weights_preprocessing_and_normalisation_change_it(encoder: Encode
 
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("way", ["in place", "data", "fused optimiser", "load_state_dict"])
-def test_a_change_of_weights_is_seen(encoder: Encoder, way: str, training: bool) -> None:
+def test_fingerprint_after_any_change_of_weights_changes(encoder: Encoder, way: str, training: bool) -> None:
     encoder.train(training)
     before = encoder.fingerprint()
     assert encoder.fingerprint() == before
@@ -76,13 +76,13 @@ def test_a_change_of_weights_is_seen(encoder: Encoder, way: str, training: bool)
     assert encoder.fingerprint() != before
 
 
-def test_memory_layout_and_mode_do_not_change_it(encoder: Encoder) -> None:
+def test_fingerprint_other_memory_layout_or_mode_is_unchanged(encoder: Encoder) -> None:
     before = encoder.train().fingerprint()
     encoder.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
     assert encoder.eval().fingerprint() == before
 
 
-def test_remembering_saves_the_digest(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fingerprint_in_eval_mode_is_computed_once(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
     encoder.eval()
     before = encoder.fingerprint()
     monkeypatch.setattr("midspan.encoders.encoder.fingerprint", lambda *parts: "computed again")
@@ -91,14 +91,14 @@ def test_remembering_saves_the_digest(encoder: Encoder, monkeypatch: pytest.Monk
     assert encoder.fingerprint() == "computed again"
 
 
-def test_compatibility_goes_into_the_space(encoder: Encoder) -> None:
+def test_compatible_with_is_in_the_space_and_not_in_the_fingerprint(encoder: Encoder) -> None:
     before = encoder.fingerprint()
     encoder.compatible_with = ("0123",)
     assert encoder.space.compatible_with == ("0123",)
     assert encoder.fingerprint() == before
 
 
-def test_a_head_of_another_width_is_refused(encoder: Encoder) -> None:
+def test_encoder_head_of_another_width_raises(encoder: Encoder) -> None:
     with pytest.raises(
         EncoderError, match="expected a head from 32 features to 16 dims, got 99 to 16"
     ):
@@ -131,14 +131,14 @@ def one_by_one(
 
 @pytest.mark.parametrize("backbone", ["small-cnn", "small-resnet"])
 @pytest.mark.parametrize("batch_size", [1, 7, 256])
-def test_batches_equal_one_by_one(backbone: str, batch_size: int, images: Pixels) -> None:
+def test_embed_batches_give_the_vectors_of_single_images(backbone: str, batch_size: int, images: Pixels) -> None:
     encoder = build_encoder(backbone=backbone, dim=16, seed=0)
     result = encoder.embed(images, batch_size=batch_size, progress=False)
     np.testing.assert_allclose(result.vectors, one_by_one(encoder, images), atol=1e-5)
     np.testing.assert_allclose(np.linalg.norm(result.vectors, axis=1), 1.0, atol=1e-6)
 
 
-def test_steps_suit_the_device_unless_they_are_given(
+def test_embed_batch_size_defaults_to_the_device(
     encoder: Encoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     images = np.random.default_rng(0).integers(0, 256, (150, 32, 32, 3), dtype=np.uint8)
@@ -171,7 +171,7 @@ def test_embed_twice_gives_the_same_vectors(encoder: Encoder, images: Pixels) ->
     assert (first.vectors == again.vectors).all()
 
 
-def test_ids_labels_and_columns_come_along(encoder: Encoder, image_set: ImageSet) -> None:
+def test_embed_image_set_keeps_ids_labels_and_columns(encoder: Encoder, image_set: ImageSet) -> None:
     result = encoder.embed(image_set, batch_size=8, progress=False)
     assert result.ids.tolist() == image_set.ids.tolist()
     assert result.labels is not None
@@ -183,7 +183,7 @@ def test_ids_labels_and_columns_come_along(encoder: Encoder, image_set: ImageSet
     assert renamed.ids[3] == "x3"
 
 
-def test_the_mode_is_restored_and_nothing_is_learnt(encoder: Encoder, images: Pixels) -> None:
+def test_embed_restores_the_mode_and_learns_nothing(encoder: Encoder, images: Pixels) -> None:
     encoder.train()
     before = encoder.fingerprint()
     encoder.embed(images, progress=False)
@@ -195,7 +195,7 @@ def test_the_mode_is_restored_and_nothing_is_learnt(encoder: Encoder, images: Pi
     assert not encoder.training
 
 
-def test_without_normalisation_lengths_stay(images: Pixels) -> None:
+def test_embed_without_normalisation_keeps_the_lengths(images: Pixels) -> None:
     encoder = build_encoder(backbone="small-cnn", dim=16, seed=0, normalise=False)
     result = encoder.embed(images, progress=False)
     assert result.space.metric == "l2"
@@ -205,7 +205,7 @@ def test_without_normalisation_lengths_stay(images: Pixels) -> None:
     np.testing.assert_allclose(result.vectors, raw, atol=1e-5)
 
 
-def test_grey_images_of_another_size_are_fitted(encoder: Encoder) -> None:
+def test_embed_grey_images_of_another_size_are_fitted(encoder: Encoder) -> None:
     grey = np.random.default_rng(0).integers(0, 256, (3, 48, 40), dtype=np.uint8)
     result = encoder.embed(grey, layout="NHW", progress=False)
     assert result.ids.tolist() == ["0", "1", "2"]
@@ -215,7 +215,7 @@ def test_grey_images_of_another_size_are_fitted(encoder: Encoder) -> None:
     )
 
 
-def test_grey_encoder_takes_colour(images: Pixels) -> None:
+def test_embed_colour_images_with_a_grey_encoder_works(images: Pixels) -> None:
     grey = build_encoder(backbone="small-resnet", dim=8, channels=1, size=28, seed=0)
     assert grey.embed(images, progress=False).vectors.shape == (30, 8)
 
@@ -225,7 +225,7 @@ def test_embed_of_no_images_gives_no_vectors(encoder: Encoder, images: Pixels) -
     assert result.vectors.shape == (0, 16)
 
 
-def test_progress_goes_to_stderr(
+def test_embed_progress_goes_to_stderr(
     encoder: Encoder, images: Pixels, capsys: pytest.CaptureFixture[str]
 ) -> None:
     encoder.embed(images)
@@ -241,12 +241,12 @@ def test_forward_is_not_normalised(encoder: Encoder, images: Pixels) -> None:
 
 
 @pytest.mark.parametrize("shape", [(2, 1, 32, 32), (2, 32, 32, 3), (2, 3), (3, 32, 32)])
-def test_forward_refuses_other_shapes(encoder: Encoder, shape: tuple[int, ...]) -> None:
+def test_forward_other_shapes_raise_encoder_error(encoder: Encoder, shape: tuple[int, ...]) -> None:
     with pytest.raises(EncoderError, match=r"'tiny' takes \(B, 3, H, W\), got"):
         encoder(torch.zeros(shape))
 
 
-def test_layout_of_the_input_does_not_matter(encoder: Encoder, images: Pixels) -> None:
+def test_forward_other_memory_layout_gives_the_same_vectors(encoder: Encoder, images: Pixels) -> None:
     x = encoder.eval().preprocessing.tensor(images)
     with torch.no_grad():
         torch.testing.assert_close(encoder(x), encoder(x.contiguous()), atol=1e-6, rtol=0)
@@ -268,7 +268,7 @@ def test_cuda_gives_the_same_vectors(encoder: Encoder, images: Pixels) -> None:
 # ---- what cannot be embedded ---------------------------------------------------------------------
 
 
-def test_nan_weights_name_the_first_item(encoder: Encoder, image_set: ImageSet) -> None:
+def test_embed_nan_weights_raise_with_the_first_item(encoder: Encoder, image_set: ImageSet) -> None:
     with torch.no_grad():
         next(encoder.head.parameters()).fill_(float("nan"))
     with pytest.raises(
@@ -277,7 +277,7 @@ def test_nan_weights_name_the_first_item(encoder: Encoder, image_set: ImageSet) 
         encoder.embed(image_set, batch_size=8, progress=False)
 
 
-def test_the_item_in_the_middle_is_named(encoder: Encoder, image_set: ImageSet) -> None:
+def test_embed_one_infinite_vector_raises_with_its_item(encoder: Encoder, image_set: ImageSet) -> None:
     class Explodes(nn.Module):
         """Infinite for bright images only."""
 
@@ -295,7 +295,7 @@ def test_the_item_in_the_middle_is_named(encoder: Encoder, image_set: ImageSet) 
         encoder.embed(image_set, batch_size=4, progress=False)
 
 
-def test_zero_vectors_are_named(encoder: Encoder, images: Pixels) -> None:
+def test_embed_zero_vector_raises_with_its_item(encoder: Encoder, images: Pixels) -> None:
     for parameter in encoder.head.parameters():
         nn.init.zeros_(parameter)
     with pytest.raises(EncoderError, match="length zero for '0'"):
@@ -311,7 +311,7 @@ def test_zero_vectors_are_named(encoder: Encoder, images: Pixels) -> None:
         np.zeros(32, dtype=np.uint8),
     ],
 )
-def test_arrays_that_are_no_images(encoder: Encoder, wrong: Pixels) -> None:
+def test_embed_array_that_is_no_image_raises_encoder_error(encoder: Encoder, wrong: Pixels) -> None:
     with pytest.raises(EncoderError, match=r"expected uint8, values 0 to 255: one image \(H, W\)"):
         encoder.embed(wrong, progress=False)
 
@@ -326,7 +326,7 @@ def test_embed_single_image_array_gives_one_vector(encoder: Encoder, channels: i
     np.testing.assert_array_equal(result.vectors, stack.vectors)
 
 
-def test_grey_images_without_a_channel_axis(encoder: Encoder) -> None:
+def test_embed_grey_images_without_a_channel_axis_works(encoder: Encoder) -> None:
     grey = np.random.default_rng(0).integers(0, 256, (5, 32, 30), dtype=np.uint8)
     many = encoder.embed(grey, layout="NHW", progress=False)
     assert many.vectors.shape == (5, 16)
@@ -345,7 +345,7 @@ def test_encoder_wrong_arguments_raise_encoder_error(encoder: Encoder, images: P
         encoder.embed(vectors, progress=False)
 
 
-def test_sub_embeddings_weigh_the_same_and_come_with_confidence(tmp_path: Path) -> None:
+def test_encode_sub_embeddings_have_equal_length_and_a_confidence(tmp_path: Path) -> None:
     made = build_encoder(
         backbone="small-resnet",
         dim=12,
@@ -373,12 +373,12 @@ def test_sub_embeddings_weigh_the_same_and_come_with_confidence(tmp_path: Path) 
     torch.testing.assert_close(again.encode(images).vectors, encoded.vectors)
 
 
-def test_plain_encoders_have_no_confidence() -> None:
+def test_encode_without_sub_embeddings_has_no_confidence() -> None:
     made = build_encoder(backbone="small-resnet", dim=12, size=16, channels=1, seed=0)
     assert made.encode(torch.randn(2, 1, 16, 16)).confidence is None
     assert made.architecture()["head"] == {"name": "linear"}
 
 
-def test_dims_that_cannot_be_cut_are_refused() -> None:
+def test_build_encoder_dim_not_divisible_by_sub_embeddings_raises() -> None:
     with pytest.raises(ConfigError, match="10 dims cannot be cut into 3 equal sub-embeddings"):
         build_encoder(backbone="small-resnet", dim=10, size=16, channels=1, sub_embeddings=3)

@@ -61,7 +61,7 @@ def test_saved_encoder_loads_with_the_same_vectors(
         assert tensor.stride() == again.state_dict()[name].stride()
 
 
-def test_the_folder_is_what_the_hub_expects(saved: Path, encoder: Encoder) -> None:
+def test_save_writes_the_files_that_the_hub_expects(saved: Path, encoder: Encoder) -> None:
     assert sorted(path.name for path in saved.iterdir()) == [
         "README.md",
         "config.json",
@@ -74,7 +74,7 @@ def test_the_folder_is_what_the_hub_expects(saved: Path, encoder: Encoder) -> No
     assert [path.name for path in saved.parent.iterdir()] == ["encoder"]
 
 
-def test_a_card_for_vectors_and_old_spaces(tmp_path: Path) -> None:
+def test_save_model_card_names_input_and_compatible_spaces(tmp_path: Path) -> None:
     encoder = build_encoder(backbone="vectors", normalise=False, settings={"inputs": 4})
     encoder.compatible_with = ("feed",)
     card = (encoder.save(tmp_path / "e") / "README.md").read_text()
@@ -83,11 +83,11 @@ def test_a_card_for_vectors_and_old_spaces(tmp_path: Path) -> None:
     assert "`feed`" in card
 
 
-def test_a_run_folder_leads_to_its_encoder(saved: Path, encoder: Encoder) -> None:
+def test_load_run_folder_gives_its_encoder(saved: Path, encoder: Encoder) -> None:
     assert load_encoder(saved.parent).space == encoder.space
 
 
-def test_loading_leaves_the_random_generator_alone(saved: Path) -> None:
+def test_load_leaves_the_random_generator_unchanged(saved: Path) -> None:
     torch.manual_seed(0)
     expected = torch.rand(3)
     torch.manual_seed(0)
@@ -95,7 +95,7 @@ def test_loading_leaves_the_random_generator_alone(saved: Path) -> None:
     assert torch.equal(torch.rand(3), expected)
 
 
-def test_saving_again_replaces_and_keeps_other_files(saved: Path, encoder: Encoder) -> None:
+def test_save_again_replaces_and_keeps_other_files(saved: Path, encoder: Encoder) -> None:
     (saved / "notes.txt").write_text("mine")
     with torch.no_grad():
         next(encoder.parameters()).mul_(2)
@@ -105,7 +105,7 @@ def test_saving_again_replaces_and_keeps_other_files(saved: Path, encoder: Encod
     assert [path.name for path in saved.parent.iterdir()] == ["encoder"]
 
 
-def test_a_save_that_fails_leaves_nothing_behind(
+def test_save_that_fails_leaves_no_files(
     saved: Path, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = read_encoder(saved).fingerprint()
@@ -126,7 +126,7 @@ def test_a_save_that_fails_leaves_nothing_behind(
 # ---- bad folders ---------------------------------------------------------------------------------
 
 
-def test_nan_weights_are_neither_saved_nor_loaded(saved: Path, encoder: Encoder) -> None:
+def test_save_and_load_nan_weights_raise(saved: Path, encoder: Encoder) -> None:
     edit_weights(saved, lambda w: w["head.project.weight"].__setitem__((2, 3), torch.nan))
     with pytest.raises(EncoderError, match=r"'head.project.weight' holds NaN"):
         read_encoder(saved)
@@ -136,7 +136,7 @@ def test_nan_weights_are_neither_saved_nor_loaded(saved: Path, encoder: Encoder)
         encoder.save(saved)
 
 
-def test_weights_of_a_sister_are_found_out(saved: Path, tmp_path: Path) -> None:
+def test_load_weights_of_another_seed_raises_encoder_error(saved: Path, tmp_path: Path) -> None:
     """Same architecture, another seed: nothing but the fingerprint can tell."""
     sister = build_encoder(backbone="small-cnn", dim=16, seed=9, settings={"width": 8})
     other = sister.save(tmp_path / "sister")
@@ -154,13 +154,13 @@ def test_weights_of_a_sister_are_found_out(saved: Path, tmp_path: Path) -> None:
         lambda c: c.update(fingerprint="0" * 32),
     ],
 )
-def test_settings_that_were_edited_are_found_out(saved: Path, change: Any) -> None:
+def test_load_edited_settings_raises_encoder_error(saved: Path, change: Any) -> None:
     edit_config(saved, change)
     with pytest.raises(EncoderError, match="changed or replaced"):
         read_encoder(saved)
 
 
-def test_a_new_name_is_allowed(saved: Path, encoder: Encoder) -> None:
+def test_load_edited_name_keeps_the_fingerprint(saved: Path, encoder: Encoder) -> None:
     edit_config(saved, lambda c: c.update(name="renamed"))
     again = read_encoder(saved)
     assert again.name == "renamed"
@@ -182,7 +182,7 @@ def test_a_new_name_is_allowed(saved: Path, encoder: Encoder) -> None:
         ),
     ],
 )
-def test_tensors_that_do_not_fit(saved: Path, change: Any, message: str) -> None:
+def test_load_mismatched_tensors_raises_format_error(saved: Path, change: Any, message: str) -> None:
     edit_weights(saved, change)
     with pytest.raises(FormatError, match=message):
         read_encoder(saved)
@@ -196,7 +196,7 @@ def test_load_truncated_weights_raises_format_error(saved: Path, keep: int) -> N
         read_encoder(saved)
 
 
-def test_a_pickle_under_another_name_is_refused(saved: Path, tmp_path: Path) -> None:
+def test_load_pickle_named_safetensors_raises(saved: Path, tmp_path: Path) -> None:
     class Bomb:
         def __reduce__(self) -> tuple[Any, ...]:
             return (Path.touch, (tmp_path / "exploded",))
@@ -244,7 +244,7 @@ def test_load_corrupt_json_raises_format_error(saved: Path, text: str) -> None:
         read_encoder(saved)
 
 
-def test_binary_rubbish_as_json(saved: Path) -> None:
+def test_load_binary_config_raises_format_error(saved: Path) -> None:
     (saved / "config.json").write_bytes(np.random.default_rng(0).bytes(300))
     with pytest.raises(FormatError, match="not readable JSON"):
         read_encoder(saved)
@@ -279,7 +279,7 @@ def test_load_incomplete_or_missing_folder_raises(tmp_path: Path, saved: Path) -
         read_encoder(saved / "config.json")
 
 
-def test_every_single_flipped_byte_is_noticed(saved: Path) -> None:
+def test_load_any_flipped_byte_raises(saved: Path) -> None:
     """Anywhere in the weights: as an error of ours, never as other vectors."""
     path = saved / "model.safetensors"
     whole = path.read_bytes()

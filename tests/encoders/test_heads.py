@@ -9,7 +9,7 @@ from midspan.errors import EncoderError
 
 
 @pytest.mark.parametrize("name", HEADS)
-def test_every_head_maps_a_feature_map_to_vectors(name: str) -> None:
+def test_head_maps_a_feature_map_to_vectors(name: str) -> None:
     head: Head = look_up(HEADS, name, what="head")(features=6, dim=6)
     assert head.name == name
     z = head(torch.rand(4, 6, 3, 2))
@@ -19,7 +19,7 @@ def test_every_head_maps_a_feature_map_to_vectors(name: str) -> None:
         assert all(p.grad is not None for p in head.parameters())
 
 
-def test_gem_is_the_generalised_mean() -> None:
+def test_gem_equals_the_generalised_mean() -> None:
     torch.manual_seed(0)
     x = torch.rand(2, 3, 4, 5, dtype=torch.float64)
     head = GeM(features=3, dim=3).double()
@@ -59,7 +59,7 @@ def test_gem_has_a_finite_gradient_at_zero() -> None:
     assert torch.isfinite(head.p.grad)
 
 
-def test_gem_refuses_pooled_features() -> None:
+def test_gem_on_pooled_features_raises() -> None:
     with pytest.raises(EncoderError, match="feature map"):
         GeM(features=3, dim=2)(torch.rand(4, 3))
 

@@ -32,7 +32,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def test_every_form_of_the_same_images_gives_the_same_vectors(
+def test_embed_any_form_of_the_same_images_gives_the_same_vectors(
     encoder: Encoder, photos: Path
 ) -> None:
     paths = sorted(photos.iterdir())
@@ -60,7 +60,7 @@ def test_every_form_of_the_same_images_gives_the_same_vectors(
     assert encoder.embed(paths[:1], progress=False).ids.tolist() == [str(paths[0])]
 
 
-def test_layout_says_what_three_axes_are() -> None:
+def test_stacked_layout_decides_what_three_axes_are() -> None:
     images = np.zeros((3, 5, 4), dtype=np.uint8)
     assert stacked(images).shape == (1, 3, 5, 4)
     assert stacked(images, layout="NHW").shape == (3, 5, 4, 1)
@@ -72,7 +72,7 @@ def test_layout_says_what_three_axes_are() -> None:
 
 
 @pytest.mark.parametrize("shape", [(40, 50, 2), (32, 32, 5), (3, 40, 50), (20, 8, 8)])
-def test_three_axes_that_are_not_one_image_need_a_layout(
+def test_stacked_ambiguous_three_axes_require_a_layout(
     encoder: Encoder, shape: tuple[int, ...]
 ) -> None:
     images = np.zeros(shape, dtype=np.uint8)
@@ -81,7 +81,7 @@ def test_three_axes_that_are_not_one_image_need_a_layout(
     assert stacked(images, layout="NHW").shape == (*shape, 1)
 
 
-def test_device_that_is_not_here_is_refused(encoder: Encoder, photos: Path) -> None:
+def test_embed_unknown_device_raises_config_error(encoder: Encoder, photos: Path) -> None:
     with pytest.raises(ConfigError, match="device 'bla': expected 'cpu', 'cuda'"):
         encoder.embed(photos, device="bla", progress=False)
 

@@ -72,7 +72,7 @@ def images() -> Pixels:
     return np.repeat(np.repeat(made, 8, axis=1), 8, axis=2)
 
 
-def test_batches_side_by_side_give_the_vectors_of_torch_in_the_order_of_the_images(
+def test_embed_parallel_batches_equal_torch_in_image_order(
     folder: Path, opened: OnnxEncoder, images: Pixels
 ) -> None:
     ids = [f"image {row}" for row in range(len(images))]
@@ -83,7 +83,7 @@ def test_batches_side_by_side_give_the_vectors_of_torch_in_the_order_of_the_imag
     np.testing.assert_allclose(result.vectors, expected.vectors, atol=1e-5, rtol=0)
 
 
-def test_an_unreadable_image_is_reported_in_its_turn_and_left_out(
+def test_embed_parallel_unreadable_image_is_reported_and_left_out(
     opened: OnnxEncoder, images: Pixels, tmp_path: Path
 ) -> None:
     from PIL import Image
@@ -109,14 +109,14 @@ def test_an_unreadable_image_is_reported_in_its_turn_and_left_out(
 
 
 @pytest.mark.parametrize(("batches", "processors", "expected"), [(7, 2, 1), (8, 2, 2), (99, 64, 4)])
-def test_lanes_need_batches_enough_and_are_few(
+def test_lane_count_follows_batches_and_processors(
     batches: int, processors: int, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", str(processors))
     assert lane_count(batches) == expected
 
 
-def test_side_by_side_runs_together_keeps_the_order_and_little_under_way() -> None:
+def test_side_by_side_runs_concurrently_in_order_with_a_bounded_queue() -> None:
     both, started = threading.Barrier(2, timeout=60), []
 
     def compute(rows: IntArray) -> int:
@@ -144,7 +144,7 @@ def fake(runtime: str, *, seconds: float, value: float = 1.0) -> Session:
 
 
 @pytest.mark.parametrize(("seconds", "chosen"), [(0.001, "openvino"), (0.03, "onnx")])
-def test_the_faster_runtime_is_kept_for_later(
+def test_runtime_trial_faster_runtime_is_recorded(
     seconds: float, chosen: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MIDSPAN_CACHE", str(tmp_path))
@@ -159,7 +159,7 @@ def test_the_faster_runtime_is_kept_for_later(
     assert verdict.agrees
 
 
-def test_a_faster_runtime_with_other_vectors_gives_none_of_them(
+def test_runtime_trial_faster_runtime_with_other_vectors_is_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MIDSPAN_CACHE", str(tmp_path))
@@ -170,7 +170,7 @@ def test_a_faster_runtime_with_other_vectors_gives_none_of_them(
     assert read_bulk_runtime("f", here=HERE) == "onnx"
 
 
-def test_differences_from_torch_add_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runtime_trial_differences_from_torch_add_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MIDSPAN_CACHE", str(tmp_path))
     known, rival = fake("onnx", seconds=0), fake("openvino", seconds=0)
     trial = RuntimeTrial("f", known, rival, apart=2e-5, here=HERE)
@@ -178,7 +178,7 @@ def test_differences_from_torch_add_up(tmp_path: Path, monkeypatch: pytest.Monke
     assert read_bulk_runtime("f", here=HERE) == "onnx"
 
 
-def test_a_long_job_tries_openvino_and_remembers(
+def test_embed_long_job_tries_openvino_and_records_the_choice(
     folder: Path, opened: OnnxEncoder, images: Pixels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("openvino")
@@ -190,7 +190,7 @@ def test_a_long_job_tries_openvino_and_remembers(
     assert read_bulk_runtime(opened.space.fingerprint, here=here) in {"onnx", "openvino"}
 
 
-def test_a_choice_of_openvino_is_followed_without_a_trial(
+def test_embed_recorded_openvino_choice_is_used_without_a_trial(
     opened: OnnxEncoder, images: Pixels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("openvino")
@@ -207,7 +207,7 @@ def test_a_choice_of_openvino_is_followed_without_a_trial(
     assert seen == ["openvino"]
 
 
-def test_a_runtime_that_was_asked_for_is_the_only_one(
+def test_load_embedder_explicit_runtime_is_the_only_one_used(
     folder: Path, opened: OnnxEncoder, images: Pixels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lanes, "TRIAL_FROM", 1)

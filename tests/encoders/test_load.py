@@ -25,7 +25,7 @@ def test_load_encoder_unknown_name_raises_encoder_error() -> None:
         load_encoder("small-cnn")  # has no weights of its own
 
 
-def test_a_folder_before_a_name(
+def test_load_encoder_folder_takes_precedence_over_a_name(
     encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoder.save(tmp_path / "efficientnet-lite0")
@@ -41,7 +41,7 @@ def test_load_encoder_is_ready_to_embed(encoder: Encoder, tmp_path: Path) -> Non
     assert loaded.device.type == "cpu"
 
 
-def test_pulling_from_the_hub_takes_no_code(
+def test_pull_encoder_downloads_no_code(
     encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoder.save(tmp_path / "e")
@@ -61,7 +61,7 @@ def test_pulling_from_the_hub_takes_no_code(
     ]
 
 
-def test_a_pull_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pull_encoder_failure_or_bad_name_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     def download(**arguments: Any) -> str:
         raise ConnectionError("no network")
 
@@ -73,7 +73,7 @@ def test_a_pull_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
             pull_encoder(name)
 
 
-def test_pushing_checks_the_folder_first(
+def test_push_encoder_uploads_only_encoder_files(
     encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = encoder.save(tmp_path / "e")
@@ -96,7 +96,7 @@ def test_pushing_checks_the_folder_first(
     assert calls == []
 
 
-def test_a_push_that_fails(
+def test_push_encoder_failure_raises_encoder_error(
     encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*a: Any, **k: Any) -> None:

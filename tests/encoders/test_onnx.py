@@ -55,7 +55,7 @@ def exported(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 @pytest.mark.slow
 @pytest.mark.parametrize("batch_size", [1, 7, 256])
-def test_the_file_embeds_as_the_encoder(
+def test_onnx_export_embeds_as_the_encoder(
     exported: Path, encoder: Encoder, image_set: ImageSet, batch_size: int
 ) -> None:
     loaded = load_encoder(exported)
@@ -71,7 +71,7 @@ def test_the_file_embeds_as_the_encoder(
 
 
 @pytest.mark.slow
-def test_the_graph_itself_gives_unit_vectors(exported: Path, encoder: Encoder) -> None:
+def test_onnx_graph_gives_unit_vectors(exported: Path, encoder: Encoder) -> None:
     import onnxruntime
 
     session = onnxruntime.InferenceSession(str(exported), providers=["CPUExecutionProvider"])
@@ -102,7 +102,7 @@ print(load_encoder({str(exported)!r}).embed(images, progress=False).vectors.shap
 
 
 @pytest.mark.slow
-def test_a_network_that_was_changed_is_found_out(exported: Path, tmp_path: Path) -> None:
+def test_onnx_changed_weights_raise_encoder_error(exported: Path, tmp_path: Path) -> None:
     model = onnx.load(exported)
     weight = max(model.graph.initializer, key=lambda tensor: len(tensor.raw_data))
     values = onnx.numpy_helper.to_array(weight).astype(np.float16).astype(np.float32)
@@ -135,7 +135,7 @@ def test_onnx_broken_note_raises(
 
 
 @pytest.mark.slow
-def test_a_note_that_was_edited(exported: Path, tmp_path: Path) -> None:
+def test_onnx_edited_metadata_raises_encoder_error(exported: Path, tmp_path: Path) -> None:
     model = onnx.load(exported)
     props = {entry.key: entry.value for entry in model.metadata_props}
     edited = props["midspan"].replace('"fit": "squash"', '"fit": "crop"')
@@ -147,7 +147,7 @@ def test_a_note_that_was_edited(exported: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_export_that_differs_is_not_written(
+def test_export_onnx_outside_the_tolerance_writes_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(onnx_export, "TOLERANCE", -1.0)
@@ -236,7 +236,7 @@ def test_onnx_foreign_file_with_preprocessing_embeds(tmp_path: Path, batch: Any)
     assert OnnxEncoder(path, preprocessing=RGB).space == encoder.space
 
 
-def test_foreign_files_that_do_not_fit(tmp_path: Path) -> None:
+def test_onnx_unfit_foreign_file_raises_encoder_error(tmp_path: Path) -> None:
     path = foreign(tmp_path / "means.onnx", shape=["n", 3, 4, 6])
     with pytest.raises(EncoderError, match="was not exported by midspan"):
         load_encoder(path)
@@ -270,7 +270,7 @@ def test_onnx_unknown_or_other_device_raises_encoder_error(exported: Path, image
 
 @pytest.mark.slow
 @pytest.mark.parametrize("library", ["onnxruntime", "onnx"])
-def test_without_the_libraries(
+def test_onnx_without_its_libraries_raises_missing_dependency(
     exported: Path, library: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, library, None)

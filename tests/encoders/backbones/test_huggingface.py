@@ -52,7 +52,7 @@ def vit_folder(tmp_path: Path) -> str:
     return save(model, tmp_path / "vit", preprocessor)
 
 
-def test_a_folder_loads_with_its_own_preprocessing(vit_folder: str, images: Pixels) -> None:
+def test_hf_folder_loads_with_its_own_preprocessing(vit_folder: str, images: Pixels) -> None:
     encoder = load_encoder(f"hf:{vit_folder}")
     assert encoder.dim == 16
     p = encoder.preprocessing
@@ -66,7 +66,7 @@ def test_a_folder_loads_with_its_own_preprocessing(vit_folder: str, images: Pixe
     np.testing.assert_allclose(result.vectors, expected, atol=1e-5)
 
 
-def test_saved_with_a_head_it_needs_the_folder_no_more(
+def test_hf_encoder_with_a_head_loads_after_its_folder_is_removed(
     vit_folder: str, images: Pixels, tmp_path: Path
 ) -> None:
     encoder = build_encoder(backbone=f"hf:{vit_folder}", dim=8, seed=0)
@@ -83,7 +83,7 @@ def test_saved_with_a_head_it_needs_the_folder_no_more(
     assert (again.embed(images, progress=False).vectors == expected.vectors).all()
 
 
-def test_an_untrained_pooler_is_not_used(tmp_path: Path, images: Pixels) -> None:
+def test_hf_untrained_pooler_is_not_used(tmp_path: Path, images: Pixels) -> None:
     """A classifier's checkpoint has no pooler: its random weights would differ on each load."""
     model = transformers.ViTForImageClassification(tiny(VIT))
     where = save(model, tmp_path / "classifier")
@@ -128,7 +128,7 @@ def test_hf_output_choices_give_their_features(
     assert backbone.channels_last == (config is not VIT)
 
 
-def test_impossible_outputs_are_refused() -> None:
+def test_hf_unavailable_output_raises_config_error() -> None:
     with pytest.raises(ConfigError, match=r"cannot give output 'map'; it can give \['pooled'"):
         HuggingFace(config=VIT, output="map")
     with pytest.raises(
@@ -163,7 +163,7 @@ def test_hf_image_text_model_uses_the_image_half(tmp_path: Path, images: Pixels)
         (None, (224, 224), "squash"),
     ],
 )
-def test_sizes_of_all_kinds(
+def test_hf_preprocessor_size_in_any_form_is_read(
     preprocessor: dict[str, Any] | None, size: tuple[int, int], fit: str, tmp_path: Path
 ) -> None:
     model = transformers.AutoModel.from_config(tiny(RESNET))
@@ -183,13 +183,13 @@ def test_hf_without_normalisation_keeps_zero_to_one(tmp_path: Path) -> None:
     ("text", "message"),
     [("{", "is broken"), ("[]", "is broken"), ('{"rescale_factor": 0.5}', "scales pixels by 0.5")],
 )
-def test_broken_preprocessor_files(text: str, message: str, vit_folder: str) -> None:
+def test_hf_broken_preprocessor_file_raises_encoder_error(text: str, message: str, vit_folder: str) -> None:
     (Path(vit_folder) / "preprocessor_config.json").write_text(text)
     with pytest.raises(EncoderError, match=message):
         load_encoder(f"hf:{vit_folder}")
 
 
-def test_weights_that_the_checkpoint_lacks(vit_folder: str) -> None:
+def test_hf_checkpoint_missing_weights_raises(vit_folder: str) -> None:
     path = Path(vit_folder) / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "num_hidden_layers": 2}))
     with pytest.raises(EncoderError, match=r"no weights for .*they would be random"):
@@ -236,7 +236,7 @@ def test_hf_unloadable_model_raises(tmp_path: Path) -> None:
         HuggingFace(config=VIT, model="org/model")
 
 
-def test_a_text_model_is_no_image_encoder(tmp_path: Path) -> None:
+def test_hf_text_model_raises(tmp_path: Path) -> None:
     text = {
         "model_type": "bert",
         "hidden_size": 8,
@@ -249,7 +249,7 @@ def test_a_text_model_is_no_image_encoder(tmp_path: Path) -> None:
         HuggingFace(config=text)
 
 
-def test_pickled_weights_are_not_read(tmp_path: Path) -> None:
+def test_hf_pickled_weights_are_not_read(tmp_path: Path) -> None:
     model = transformers.AutoModel.from_config(tiny(VIT))
     where = save(model, tmp_path / "vit")
     torch.save(model.state_dict(), tmp_path / "vit" / "pytorch_model.bin")
@@ -270,7 +270,7 @@ def test_hf_without_transformers_raises_missing_dependency(monkeypatch: pytest.M
 
 
 @pytest.mark.slow
-def test_a_torchvision_that_cannot_load_is_no_obstacle(tmp_path: Path) -> None:
+def test_hf_with_an_unloadable_torchvision_still_works(tmp_path: Path) -> None:
     """One that was built for another torch raises RuntimeError when it is imported."""
     package = tmp_path / "torchvision"
     package.mkdir()

@@ -65,7 +65,7 @@ def test_timm_convolutional_network_round_trip_keeps_the_vectors(
 
 
 @pytest.mark.slow
-def test_maps_for_gem_and_grey_images(timm: types.ModuleType) -> None:
+def test_timm_gem_head_on_grey_images_has_the_dim(timm: types.ModuleType) -> None:
     encoder = build_encoder(
         backbone="timm:resnet10t",
         channels=1,
@@ -108,7 +108,7 @@ def test_timm_missing_library_raises_missing_dependency(monkeypatch: pytest.Monk
         load_encoder("timm:resnet50")
 
 
-def test_with_a_torchvision_that_does_not_load(
+def test_timm_with_an_unloadable_torchvision_raises_encoder_error(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "timm.py").write_text("raise RuntimeError('operator nms does not exist')")

@@ -21,7 +21,7 @@ def features(*, dim: int = 6, name: str = "foundation") -> Embeddings:
     )
 
 
-def test_identity_without_a_head_only_normalises() -> None:
+def test_vectors_backbone_without_a_head_only_normalises() -> None:
     encoder = build_encoder(backbone="vectors", head="none", settings={"inputs": 6})
     source = features()
     result = encoder.embed(source, progress=False)
@@ -35,7 +35,7 @@ def test_identity_without_a_head_only_normalises() -> None:
         _ = encoder.preprocessing
 
 
-def test_a_linear_head_is_one_matrix() -> None:
+def test_vectors_backbone_with_a_linear_head_is_one_matrix() -> None:
     encoder = build_encoder(backbone="vectors", dim=3, seed=0, settings={"inputs": 6})
     weights = encoder.state_dict()
     source = features()
@@ -45,7 +45,7 @@ def test_a_linear_head_is_one_matrix() -> None:
     np.testing.assert_allclose(encoder.embed(source, progress=False).vectors, expected, atol=1e-6)
 
 
-def test_a_plain_array_will_do() -> None:
+def test_vectors_backbone_plain_array_embeds_as_embeddings_do() -> None:
     encoder = build_encoder(backbone="vectors", dim=3, seed=0, settings={"inputs": 6})
     doubles = features().vectors.astype(np.float64)
     result = encoder.embed(doubles, ids=list("vwxyz"), progress=False)
@@ -54,7 +54,7 @@ def test_a_plain_array_will_do() -> None:
     np.testing.assert_allclose(result.vectors, expected.vectors, atol=1e-6)
 
 
-def test_wrong_input_is_named(images: Pixels) -> None:
+def test_vectors_backbone_wrong_input_raises_encoder_error(images: Pixels) -> None:
     encoder = build_encoder(backbone="vectors", name="top", settings={"inputs": 4})
     with pytest.raises(EncoderError, match=r"'top' takes \(B, 4\), got \(2, 5\)"):
         encoder(torch.zeros(2, 5))
@@ -82,7 +82,7 @@ def test_vectors_of_another_space_raise_when_the_source_is_known() -> None:
     assert anywhere.fingerprint() != encoder.fingerprint()
 
 
-def test_nan_vectors_do_not_pass() -> None:
+def test_vectors_backbone_nan_input_raises_with_the_id() -> None:
     encoder = build_encoder(backbone="vectors", settings={"inputs": 6})
     broken: NDArray[np.float32] = features().vectors.copy()
     broken[2, 3] = np.nan
