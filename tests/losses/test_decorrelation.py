@@ -36,7 +36,7 @@ def made(**options: float) -> tuple[Decorrelation, Tensor, Tensor]:
 
 
 @pytest.mark.parametrize(("count", "k"), [(6, 4), (3, 8), (5, 16), (9, 40)])
-def test_masks_are_different_halves(count: int, k: int) -> None:
+def test_draw_masks_gives_distinct_halves_by_seed(count: int, k: int) -> None:
     masks = draw_masks(count, sub_embeddings=k, seed=3)
     assert masks.shape == (count, k)
     assert masks.sum(1).tolist() == [k / 2] * count
@@ -46,12 +46,12 @@ def test_masks_are_different_halves(count: int, k: int) -> None:
 
 
 @pytest.mark.parametrize(("count", "k"), [(3, 2), (1, 1), (2, 3), (7, 4), (0, 4)])
-def test_too_few_halves_are_refused(count: int, k: int) -> None:
+def test_draw_masks_without_enough_distinct_halves_raises(count: int, k: int) -> None:
     with pytest.raises(ConfigError, match="even number such as 8"):
         draw_masks(count, sub_embeddings=k, seed=0)
 
 
-def test_terms_are_the_equations() -> None:
+def test_decorrelation_terms_equal_the_equations() -> None:
     loss, vectors, applied = made(variation_weight=1.5, confusion_weight=0.5)
     terms = loss(vectors, applied)
     told = own = observed = 0.0
@@ -76,7 +76,7 @@ def test_terms_are_the_equations() -> None:
     assert values["observer"] == pytest.approx(observed / (BATCH * M * M))
 
 
-def test_confusion_is_least_at_probability_one_half() -> None:
+def test_decorrelation_confusion_is_minimal_at_probability_one_half() -> None:
     floor = M * (M - 1) * math.log(2)
     torch.manual_seed(0)
     for _ in range(20):
@@ -87,7 +87,7 @@ def test_confusion_is_least_at_probability_one_half() -> None:
     assert float(variation_loss(sure, torch.ones(BATCH, M))) < 1e-3
 
 
-def test_each_side_learns_from_its_own_terms_alone() -> None:
+def test_decorrelation_gradients_of_classifier_and_vectors_are_separate() -> None:
     loss, vectors, applied = made()
     terms = loss(vectors, applied)
     weights = list(loss.classifier.parameters())
@@ -104,7 +104,7 @@ def test_each_side_learns_from_its_own_terms_alone() -> None:
         assert torch.count_nonzero(gradient) > 0
 
 
-def test_free_vectors_learn_their_variation_and_forget_the_others() -> None:
+def test_decorrelation_trained_vectors_keep_their_variation_only() -> None:
     torch.manual_seed(0)
     loss = Decorrelation(variations=2, sub_embeddings=4, dim=16, hidden=16, seed=1)
     applied = torch.randint(0, 2, (64, 2)).float()

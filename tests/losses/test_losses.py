@@ -55,7 +55,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_equals_the_equation_in_value_and_gradient(name: str) -> None:
+def test_loss_value_and_gradient_equal_the_equation(name: str) -> None:
     loss, target, scale = CASES[name]
     prepared(loss)
     vectors, labels = batch()
@@ -69,7 +69,7 @@ def test_equals_the_equation_in_value_and_gradient(name: str) -> None:
         torch.testing.assert_close(mine, theirs)
 
 
-def test_plain_softmax_is_cross_entropy_with_bias() -> None:
+def test_softmax_with_bias_equals_cross_entropy() -> None:
     loss = prepared(Softmax(bias=True))
     assert loss.bias is not None
     with torch.no_grad():
@@ -80,7 +80,7 @@ def test_plain_softmax_is_cross_entropy_with_bias() -> None:
     torch.testing.assert_close(value(loss, vectors, labels), reference)
 
 
-def test_plain_softmax_by_default_has_no_bias_as_in_the_released_code_of_advbct() -> None:
+def test_softmax_default_has_no_bias() -> None:
     loss = prepared(Softmax())
     assert loss.bias is None
     vectors, labels = batch()
@@ -89,7 +89,7 @@ def test_plain_softmax_by_default_has_no_bias_as_in_the_released_code_of_advbct(
     torch.testing.assert_close(value(loss, vectors, labels), reference)
 
 
-def test_class_rows_can_start_at_other_directions_with_their_own_lengths() -> None:
+def test_start_rows_sets_directions_and_keeps_lengths() -> None:
     loss = prepared(CosFace())
     drawn = loss.class_rows().detach().clone()
     centres = torch.randn_like(drawn)
@@ -104,7 +104,7 @@ def test_class_rows_can_start_at_other_directions_with_their_own_lengths() -> No
         loss.start_rows(centres[:-1], known[:-1])
 
 
-def test_class_rows_of_more_dims_start_at_other_directions_in_the_first_ones() -> None:
+def test_start_rows_of_more_dims_sets_the_first_dims() -> None:
     loss = prepared(CosFace())
     drawn = loss.class_rows().detach().clone()
     centres = torch.randn_like(drawn[:, :2])
@@ -115,7 +115,7 @@ def test_class_rows_of_more_dims_start_at_other_directions_in_the_first_ones() -
     torch.testing.assert_close(cosines, torch.ones_like(cosines))
 
 
-def test_without_margin_all_cosine_losses_agree() -> None:
+def test_cosine_losses_without_margin_agree() -> None:
     vectors, labels = batch()
     values = [
         value(prepared(loss), vectors, labels)
@@ -165,14 +165,14 @@ def test_arcface_gradient_matches_finite_differences(margin: float) -> None:
     assert torch.autograd.gradcheck(lambda x: value(loss, x, labels), (vectors,))
 
 
-def test_rescaling_a_vector_changes_nothing_in_cosine_losses() -> None:
+def test_cosine_losses_rescaled_vectors_are_unchanged() -> None:
     vectors, labels = batch()
     for loss in (CosFace(), ArcFace(), NormalisedSoftmax()):
         prepared(loss)
         torch.testing.assert_close(value(loss, vectors, labels), value(loss, 5 * vectors, labels))
 
 
-def test_any_metric_learning_loss_by_name() -> None:
+def test_metric_learning_loss_by_name_equals_the_library() -> None:
     from pytorch_metric_learning.losses import TripletMarginLoss
 
     loss = MetricLearning(loss="TripletMarginLoss", settings={"margin": 0.2})
@@ -184,7 +184,7 @@ def test_any_metric_learning_loss_by_name() -> None:
     )
 
 
-def test_metric_learning_classifiers_get_their_sizes() -> None:
+def test_metric_learning_classifier_gets_classes_and_dim() -> None:
     loss = MetricLearning(loss="ProxyAnchorLoss", settings={"margin": 0.1})
     loss.prepare(num_classes=CLASSES, dim=DIM)
     assert [p.shape for p in loss.parameters()] == [(CLASSES, DIM)]
@@ -208,7 +208,7 @@ def test_metric_learning_wrong_name_or_setting_raises_config_error() -> None:
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_every_loss_of_the_table(name: str) -> None:
+def test_loss_built_from_the_table_gives_finite_gradients(name: str) -> None:
     section = {"name": name}
     if name == "metric-learning":
         section["loss"] = "TripletMarginLoss"

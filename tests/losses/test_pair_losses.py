@@ -118,7 +118,7 @@ def test_supcon_equals_the_equation() -> None:
 
 
 @pytest.mark.parametrize("loss", [SupCon(), Margin(), Triplet()])
-def test_a_batch_without_pairs_gives_a_zero_with_a_gradient(loss: RecognitionLoss) -> None:
+def test_pair_loss_batch_without_pairs_gives_zero_with_a_gradient(loss: RecognitionLoss) -> None:
     prepared(loss)
     x = vectors()
     total = value(loss, x[:4], LABELS[:4])
@@ -127,7 +127,7 @@ def test_a_batch_without_pairs_gives_a_zero_with_a_gradient(loss: RecognitionLos
     assert torch.isfinite(gradient).all()
 
 
-def test_weights_are_the_inverse_density_of_distances_on_the_sphere() -> None:
+def test_log_weights_equal_the_inverse_density_of_distances() -> None:
     generator = torch.Generator().manual_seed(0)
     points = F.normalize(torch.randn(4000, DIM, generator=generator, dtype=torch.float64))
     d = distances(points)[torch.triu_indices(4000, 4000, 1).unbind()]
@@ -138,7 +138,7 @@ def test_weights_are_the_inverse_density_of_distances_on_the_sphere() -> None:
     assert float(flat.std() / flat.mean()) < 0.05
 
 
-def test_near_ones_count_as_one_half_and_far_ones_never() -> None:
+def test_log_weights_are_capped_below_one_half_and_zero_beyond_the_cutoff() -> None:
     weights = log_weights(torch.tensor([0.1, 0.5, 1.39, 1.4, 1.9]), dim=DIM)
     assert weights[0] == weights[1]
     assert torch.isfinite(weights[2])
@@ -185,7 +185,7 @@ def test_margin_and_triplet_equal_the_equation_on_the_drawn_triplets() -> None:
         assert float(value(triplet, x).detach()) == pytest.approx(hinge / max(hinges, 1), abs=1e-9)
 
 
-def test_the_boundary_is_learnt() -> None:
+def test_margin_per_class_boundary_gets_a_gradient() -> None:
     loss = prepared(Margin(per_class=True, boundary=0.5))  # pairs pull, negatives are far enough
     torch.manual_seed(0)
     total = value(loss, vectors())

@@ -90,11 +90,11 @@ def check_equal(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_at_rate_1_it_is_the_whole_softmax(kind: str) -> None:
+def test_partial_fc_rate_1_equals_the_whole_softmax(kind: str) -> None:
     check_equal(kind)
 
 
-def test_a_sample_is_the_softmax_of_its_classes() -> None:
+def test_partial_fc_sample_equals_the_softmax_of_its_classes() -> None:
     loss, value, gradient = in_parts("cosface", rate=0.4)
     assert loss.drawn is not None
     index = loss.drawn.index
@@ -140,7 +140,7 @@ def test_partial_fc_batch_with_more_classes_than_the_rate_draws_them_all() -> No
     assert value.isfinite()
 
 
-def test_a_slice_of_the_dims() -> None:
+def test_partial_fc_slice_of_the_dims_equals_the_whole_softmax() -> None:
     torch.manual_seed(3)
     plain = CosFace()
     plain.prepare(num_classes=CLASSES, dim=DIM)
@@ -153,7 +153,7 @@ def test_a_slice_of_the_dims() -> None:
     torch.testing.assert_close(parts.part(vectors, labels, dims), plain.part(vectors, labels, dims))
 
 
-def test_rows_that_a_method_gives_are_kept() -> None:
+def test_partial_fc_fixed_class_weights_are_not_trained() -> None:
     loss = PartialFC(CosFace())
     loss.prepare(num_classes=4, dim=4)
     loss.fix_rows(torch.eye(4))
@@ -166,7 +166,7 @@ def test_rows_that_a_method_gives_are_kept() -> None:
         loss.fix_rows(torch.eye(5))
 
 
-def test_the_first_rows_do_not_depend_on_how_they_are_drawn(
+def test_partial_fc_initial_class_weights_are_independent_of_the_chunk_size(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("midspan.losses.partial_fc.AT_ONCE", 5 * DIM)
@@ -185,7 +185,7 @@ def test_partial_fc_loss_without_softmax_raises_config_error(name: str) -> None:
         PartialFC(build(LOSSES, {"name": name}, what="loss"))
 
 
-def test_a_rate_out_of_range_is_refused() -> None:
+def test_partial_fc_rate_out_of_range_raises() -> None:
     for rate in (0.0, -1.0, 1.1, math.nan):
         with pytest.raises(ConfigError, match="sample_rate"):
             PartialFC(CosFace(), rate=rate)
@@ -216,7 +216,7 @@ def _two_processes(rank: int, folder: str) -> None:
 
 
 @pytest.mark.slow
-def test_two_processes_are_one(tmp_path: Path) -> None:
+def test_partial_fc_two_processes_equal_one(tmp_path: Path) -> None:
     """At rate 1 the whole softmax; below it the same sample as one process draws."""
     start_processes(  # type: ignore[no-untyped-call]
         _two_processes, args=(str(tmp_path),), nprocs=2, start_method="spawn"

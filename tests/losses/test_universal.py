@@ -54,7 +54,7 @@ def probabilities(f: Tensor, w: Tensor, s: Tensor, labels: Tensor) -> Tensor:
     return p
 
 
-def test_value_is_the_equation() -> None:
+def test_universal_value_equals_the_equation() -> None:
     loss, vectors, confidence, labels = drawn()
     f = vectors.detach().view(BATCH, SLICES, WIDTH)
     w = loss.class_rows().detach().view(CLASSES, SLICES, WIDTH)
@@ -63,7 +63,7 @@ def test_value_is_the_equation() -> None:
     torch.testing.assert_close(value(loss, vectors, confidence, labels).detach(), wanted)
 
 
-def test_gradients_are_the_corrected_formulas() -> None:
+def test_universal_gradients_equal_the_corrected_formulas() -> None:
     loss, vectors, confidence, labels = drawn()
     total = value(loss, vectors, confidence, labels) * BATCH  # the formulas are of one image
     rows = loss.class_rows()
@@ -95,7 +95,7 @@ def test_gradients_are_the_corrected_formulas() -> None:
             torch.testing.assert_close(by_row.view_as(w)[j, k], wanted)
 
 
-def test_gradients_are_those_of_central_differences() -> None:
+def test_universal_gradients_equal_central_differences() -> None:
     loss, vectors, confidence, labels = drawn()
 
     def total(x: Tensor, s: Tensor) -> Tensor:
@@ -116,7 +116,7 @@ def test_universal_one_slice_with_constant_confidence_equals_cosface() -> None:
     torch.testing.assert_close(value(loss, vectors, constant, labels), wanted)
 
 
-def test_scaled_confidences_scale_the_gradient_of_the_rows_at_fixed_p() -> None:
+def test_universal_scaled_confidences_scale_the_gradient_at_fixed_p() -> None:
     loss, vectors, confidence, labels = drawn()
     rows = loss.class_rows()
     logits = loss.confident_logits(vectors, confidence)
@@ -126,14 +126,14 @@ def test_scaled_confidences_scale_the_gradient_of_the_rows_at_fixed_p() -> None:
     torch.testing.assert_close(thrice, 3 * once)
 
 
-def test_the_regulariser_is_the_mean_square() -> None:
+def test_universal_regulariser_equals_the_mean_square() -> None:
     loss, _, confidence, _ = drawn()
     s = confidence.detach()
     wanted = 0.01 * sum(sum(x**2 for x in row) / SLICES for row in s.tolist()) / BATCH
     assert float(loss.regulariser(confidence).detach()) == pytest.approx(wanted)
 
 
-def test_a_part_is_the_loss_of_its_sub_embeddings_and_touches_no_other() -> None:
+def test_universal_part_equals_the_loss_of_its_sub_embeddings_only() -> None:
     loss, vectors, confidence, labels = drawn()
     part = loss.part(vectors, labels, slice(2, 6), confidence=confidence)
     alone = Universal(margin=MARGIN)
@@ -169,7 +169,7 @@ def test_universal_wrong_use_raises_config_error() -> None:
         Universal(margin=-1.0)
 
 
-def test_other_losses_ignore_confidences() -> None:
+def test_losses_without_confidence_ignore_it() -> None:
     face = CosFace()
     face.prepare(num_classes=3, dim=4)
     vectors = torch.randn(2, 4)
