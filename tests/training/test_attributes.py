@@ -32,7 +32,7 @@ def striped(count: int, *, seed: int = 0) -> ImageSet:
     )
 
 
-def test_attribute_network_learns_columns_and_mines_other_images(tmp_path: Path) -> None:
+def test_fit_attributes_predicts_columns_of_other_images(tmp_path: Path) -> None:
     net = fit_attributes(
         striped(160),
         columns=["upright", "bright"],
@@ -56,7 +56,7 @@ def test_attribute_network_learns_columns_and_mines_other_images(tmp_path: Path)
     assert few[0] <= few[1]
 
 
-def test_four_layers_with_the_supplements_kernels() -> None:
+def test_attribute_net_has_the_published_kernels() -> None:
     net = AttributeNet(names=["a"], size=32, channels=3)
     shapes = [tuple(p.shape) for p in net.parameters() if p.ndim == 4]
     assert shapes == [(64, 3, 3, 3), (128, 64, 3, 3), (256, 128, 3, 3), (512, 256, 3, 3)]

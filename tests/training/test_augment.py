@@ -19,7 +19,7 @@ def images() -> torch.Tensor:
 
 
 @pytest.mark.parametrize("name", AUGMENTATIONS)
-def test_shape_seed_and_effect(name: str) -> None:
+def test_augmentation_keeps_shape_and_follows_the_seed(name: str) -> None:
     (augment,) = chain([name])
     before = images()
     first = augment(before, drawn(before, seed=1))
@@ -31,7 +31,7 @@ def test_shape_seed_and_effect(name: str) -> None:
     torch.testing.assert_close(before, images())  # the input is left alone
 
 
-def test_flip_is_the_mirror_image_or_nothing() -> None:
+def test_augmentation_flip_mirrors_or_keeps_the_image() -> None:
     before = images()
     after = flip(before, drawn(before, seed=3))
     mirrored = [torch.equal(a, b.flip(2)) for a, b in zip(after, before, strict=True)]
@@ -40,7 +40,7 @@ def test_flip_is_the_mirror_image_or_nothing() -> None:
     assert 0 < sum(mirrored) < 16
 
 
-def test_erase_blanks_one_box() -> None:
+def test_augmentation_erase_blanks_one_box() -> None:
     before = torch.ones(64, 1, 20, 20)
     after = erase(before, drawn(before, seed=0))
     blank = (after == 0).flatten(1).sum(1)
@@ -52,7 +52,7 @@ def test_erase_blanks_one_box() -> None:
     assert len(hole) == int((high - low + 1).prod())  # a full rectangle
 
 
-def test_affine_moves_by_little() -> None:
+def test_augmentation_affine_moves_by_little() -> None:
     before = torch.zeros(32, 1, 21, 21)
     before[:, :, 10, 10] = 1.0
     after = affine(before, drawn(before, seed=0))
@@ -63,7 +63,7 @@ def test_affine_moves_by_little() -> None:
     assert len(set(place.tolist())) > 5
 
 
-def test_light_is_affine_in_the_values() -> None:
+def test_augmentation_light_is_affine_in_the_values() -> None:
     before = images()
     after = light(before, drawn(before, seed=0))
     for x, y in zip(before, after, strict=True):
@@ -78,7 +78,7 @@ def test_chain_unknown_augmentation_raises_config_error() -> None:
 
 
 @pytest.mark.parametrize("name", AUGMENTATIONS)
-def test_an_image_is_changed_alike_in_whichever_share_of_the_batch_it_is(name: str) -> None:
+def test_augmentation_of_an_image_is_independent_of_its_share(name: str) -> None:
     (augment,) = chain([name])
     whole = augment(images(), drawn(images(), seed=1))
     shares = [(0, 5), (5, 6), (6, 16)]
@@ -91,7 +91,7 @@ def test_an_image_is_changed_alike_in_whichever_share_of_the_batch_it_is(name: s
     assert all(torch.equal(state, states[0]) for state in states)  # all draw on alike
 
 
-def test_shift_moves_whole_pixels_and_repeats_the_border() -> None:
+def test_augmentation_shift_moves_whole_pixels_and_repeats_the_border() -> None:
     images = torch.arange(2 * 20 * 10, dtype=torch.float32).view(1, 2, 20, 10).repeat(8, 1, 1, 1)
     moved = shift(images, BatchRandom.whole(8, torch.Generator().manual_seed(0)))
     assert moved.shape == images.shape

@@ -51,7 +51,7 @@ def config(data: Path, **more: Any) -> RunConfig:
     return RunConfig.from_dict(settings(data, **more))
 
 
-def test_old_class_weights_are_found_by_name(tmp_path: Path) -> None:
+def test_old_class_weights_are_matched_by_name(tmp_path: Path) -> None:
     """'003' is class 1 of the old run and class 2 of the new one."""
     old_data = features(tmp_path / "old.npz", ["001", "003", "005"])
     train(config(old_data), out=tmp_path / "old", progress=False)
@@ -67,7 +67,7 @@ def test_old_class_weights_are_found_by_name(tmp_path: Path) -> None:
     assert known.label_map.tolist() == [-1, -1, 1, 2]
 
 
-def test_the_old_classifier_needs_a_class_of_the_same_name(tmp_path: Path) -> None:
+def test_old_classifier_without_a_common_class_raises(tmp_path: Path) -> None:
     old_data = features(tmp_path / "old.npz", ["001", "003"])
     train(config(old_data), out=tmp_path / "old", progress=False)
     new_data = features(tmp_path / "new.npz", ["002", "004"])
@@ -77,7 +77,7 @@ def test_the_old_classifier_needs_a_class_of_the_same_name(tmp_path: Path) -> No
         train(new, out=tmp_path / "new", progress=False)
 
 
-def test_names_on_one_side_and_numbers_on_the_other_are_said(tmp_path: Path) -> None:
+def test_train_class_names_against_numbers_warns(tmp_path: Path) -> None:
     old_data = features(tmp_path / "old.npz", ["0", "1"])
     train(config(old_data), out=tmp_path / "old", progress=False)
     new_data = features(tmp_path / "new.npz", ["ant", "bee"])
@@ -86,7 +86,7 @@ def test_names_on_one_side_and_numbers_on_the_other_are_said(tmp_path: Path) -> 
         train(new, out=tmp_path / "new", progress=False)
 
 
-def test_numbered_labels_with_an_old_classifier_warn(tmp_path: Path) -> None:
+def test_train_numbered_labels_with_an_old_classifier_warns(tmp_path: Path) -> None:
     old_data = features(tmp_path / "old.npz", ["0", "1"])
     train(config(old_data), out=tmp_path / "old", progress=False)
     stored = Embeddings.load(features(tmp_path / "new.npz", ["1", "2"]))
@@ -103,7 +103,7 @@ def test_numbered_labels_with_an_old_classifier_warn(tmp_path: Path) -> None:
         train(new, out=tmp_path / "new", progress=False)
 
 
-def test_a_run_that_continues_must_find_the_same_classes(tmp_path: Path) -> None:
+def test_train_continued_with_other_classes_raises(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     folder.keep_classes(["ant", "bee"])
     folder.keep_classes(["ant", "bee"])
@@ -113,7 +113,7 @@ def test_a_run_that_continues_must_find_the_same_classes(tmp_path: Path) -> None
         folder.keep_classes(["bee", "ant"])
 
 
-def test_vectors_of_a_file_without_a_space_are_named_in_the_run_file(tmp_path: Path) -> None:
+def test_old_embeddings_without_a_space_take_the_name_of_the_run_file(tmp_path: Path) -> None:
     stored = Embeddings.load(features(tmp_path / "a.npz", ["ant", "bee"]))
     assert stored.labels is not None
     np.savez(tmp_path / "bare.npz", vectors=stored.vectors, ids=stored.ids, labels=stored.labels)

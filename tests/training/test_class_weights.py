@@ -93,7 +93,7 @@ def test_class_weights_are_updated_as_separate_parameters(kind: Kind, rate: floa
     assert (min(counts) < CLASSES) == (rate < 1)
 
 
-def test_rows_that_are_not_drawn_keep_all_they_have() -> None:
+def test_class_weights_not_drawn_keep_value_and_state() -> None:
     loss = prepared(CosFace(), rate=0.3)
     optimiser = ClassWeightOptimiser(loss, settings("adamw"))
     for number, (vectors, labels) in enumerate(batches(3)):
@@ -111,7 +111,7 @@ def test_rows_that_are_not_drawn_keep_all_they_have() -> None:
             assert not same[drawn].any(), key
 
 
-def test_the_gradients_of_a_step_are_used_once() -> None:
+def test_class_weights_second_step_without_a_gradient_changes_nothing() -> None:
     loss = prepared(CosFace(), rate=1.0)
     optimiser = ClassWeightOptimiser(loss, settings("sgd"))
     vectors, labels = batches(1)[0]
@@ -122,7 +122,7 @@ def test_the_gradients_of_a_step_are_used_once() -> None:
     assert torch.equal(loss.held.rows, before)
 
 
-def test_clipping_counts_the_rows() -> None:
+def test_clip_gradients_includes_class_weights() -> None:
     """As torch does it when the rows are a parameter like all others."""
     other = nn.Parameter(torch.ones(5, dtype=torch.float64))
     loss = prepared(CosFace(), rate=1.0)
@@ -167,7 +167,7 @@ def trained() -> ClassWeightOptimiser:
 
 
 @pytest.mark.parametrize("cuts", [(0, 11), (0, 4, 11), (0, 2, 3, 9, 11)])
-def test_rows_come_back_on_another_number_of_processes(
+def test_class_weights_load_on_another_number_of_processes(
     tmp_path: Path, cuts: tuple[int, ...]
 ) -> None:
     whole, checkpoint = trained(), tmp_path / "checkpoint.safetensors"
@@ -182,7 +182,7 @@ def test_rows_come_back_on_another_number_of_processes(
             assert torch.equal(value, whole.tensors[key][first:last])
 
 
-def test_files_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+def test_class_weights_mismatched_files_raise_format_error(tmp_path: Path) -> None:
     whole, checkpoint = trained(), tmp_path / "checkpoint.safetensors"
     name = save_class_weights(checkpoint, part_of(whole, 0, 5), epoch=0, step=1)
     with pytest.raises(FormatError, match="of the classes 0 to 11 only 5 are there"):
@@ -196,7 +196,7 @@ def test_files_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         load_class_weights(checkpoint, whole, name=name)
 
 
-def test_files_of_older_checkpoints_go(tmp_path: Path) -> None:
+def test_class_weights_of_older_checkpoints_are_removed(tmp_path: Path) -> None:
     whole, checkpoint = trained(), tmp_path / "checkpoint.safetensors"
     old = save_class_weights(checkpoint, whole, epoch=0, step=1)
     new = save_class_weights(checkpoint, whole, epoch=0, step=11)

@@ -65,14 +65,14 @@ def test_run_with_an_old_encoder_records_the_criterion_with_its_interval(runs: P
     assert (evidence.queries, evidence.data) == (200, "200 items of 20 test classes of vectors")
 
 
-def test_independent_encoder_fails_the_criterion(runs: Path) -> None:
+def test_run_of_an_independent_encoder_fails_the_criterion(runs: Path) -> None:
     evidence = json.loads((runs / "alone" / "metrics.json").read_text())["criterion"]
     assert evidence["verdict"] == "FAIL"
     assert evidence["high"] < 0
     assert load_encoder(runs / "alone").space.compatible_with == ()
 
 
-def test_space_is_compatible_only_together_with_the_evidence(runs: Path, tmp_path: Path) -> None:
+def test_space_of_a_run_is_compatible_only_with_evidence(runs: Path, tmp_path: Path) -> None:
     encoder, old = load_encoder(runs / "new"), load_encoder(runs / "old")
     evidence = encoder.space.evidence_for(old.space)
     assert encoder.space.compatible_with == (old.space.fingerprint,)
@@ -85,7 +85,7 @@ def test_space_is_compatible_only_together_with_the_evidence(runs: Path, tmp_pat
     assert loaded.space.evidence == (evidence,)
 
 
-def test_run_without_a_test_says_that_nothing_was_measured(runs: Path, tmp_path: Path) -> None:
+def test_run_without_a_test_set_records_no_measurement(runs: Path, tmp_path: Path) -> None:
     config = settings(
         runs / "features.npz",
         old={"run": str(runs / "old")},
@@ -101,7 +101,7 @@ def test_run_without_a_test_says_that_nothing_was_measured(runs: Path, tmp_path:
     )
 
 
-def test_spaces_and_folders_of_earlier_versions_are_read(runs: Path, tmp_path: Path) -> None:
+def test_spaces_and_run_folders_of_earlier_versions_are_read(runs: Path, tmp_path: Path) -> None:
     space = Space.from_json('{"name": "a", "dim": 4, "compatible_with": ["x"]}')
     assert (space.compatible_with, space.evidence) == (("x",), ())
     config = json.loads((runs / "new" / "encoder" / "config.json").read_text())

@@ -98,7 +98,7 @@ def same(result: Mapping[str, Tensor], expected: Mapping[str, Tensor], tolerance
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", cases.CASES)
-def test_two_processes_do_what_one_does(folder: Path, name: str) -> None:
+def test_fit_two_processes_equal_one(folder: Path, name: str) -> None:
     expected = cases.CASES[name](SINGLE_PROCESS, folder / "alone")
     assert expected
     first, second = (load_file(folder / f"{name}.{rank}.safetensors") for rank in range(WORLD))
@@ -108,7 +108,7 @@ def test_two_processes_do_what_one_does(folder: Path, name: str) -> None:
 
 
 @pytest.mark.slow
-def test_two_processes_on_images_differ_from_one_by_rounding_only(folder: Path) -> None:
+def test_fit_two_processes_on_images_equal_one_within_rounding(folder: Path) -> None:
     """Float64 has 29 more bits than float32: were it anything else, it would stay."""
     drift: dict[str, float] = {}
     for name in ("images", "images float64"):
@@ -122,7 +122,7 @@ def test_two_processes_on_images_differ_from_one_by_rounding_only(folder: Path) 
 
 
 @pytest.mark.slow
-def test_one_process_continues_the_run_of_two(folder: Path) -> None:
+def test_checkpoint_of_two_processes_continues_on_one(folder: Path) -> None:
     checkpoint = folder / "by-many.safetensors"
     whole = cases.CASES["unibct"](SINGLE_PROCESS, folder)
     before = load_file(checkpoint)
@@ -138,7 +138,7 @@ def test_one_process_continues_the_run_of_two(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_one_process_loads_the_class_weights_of_two(folder: Path) -> None:
+def test_class_weights_of_two_processes_load_on_one(folder: Path) -> None:
     """As good as never stopped: rows and optimiser state of both, and the draws of the steps."""
     checkpoint = folder / "parts-by-many.safetensors"
     parts = sorted(path.name for path in rows_folder(checkpoint).iterdir())
@@ -153,7 +153,7 @@ def test_one_process_loads_the_class_weights_of_two(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("total", "world"), [(16, 4), (15, 4), (4, 4), (7, 3), (5, 1)])
-def test_shares_cover_the_batch(total: int, world: int) -> None:
+def test_shares_of_processes_cover_the_batch(total: int, world: int) -> None:
     groups = [Processes(rank=rank, world=world) for rank in range(world)]
     sizes = groups[0].shares(total)
     rows = [np.arange(total)[processes.share(total)] for processes in groups]
@@ -175,7 +175,7 @@ def test_single_process_creates_no_process_group() -> None:
     assert [agree(wish) for wish in (0, 2, 1)] == [0, 2, 1]
 
 
-def test_a_batch_smaller_than_the_number_of_processes_is_refused() -> None:
+def test_batch_smaller_than_the_processes_raises() -> None:
     feed = BatchLoader(
         load=lambda rows: torch.zeros(len(rows), 2),
         labels=np.zeros(9, dtype=np.int64),
@@ -190,7 +190,7 @@ def test_a_batch_smaller_than_the_number_of_processes_is_refused() -> None:
         feed(np.arange(3), learner=None, epoch=0, progress=0.0)
 
 
-def test_a_batch_norm_of_another_kind_is_refused() -> None:
+def test_batch_norm_of_an_unsupported_kind_raises() -> None:
     class WithActivation(nn.BatchNorm2d):
         def forward(self, x: Tensor) -> Tensor:
             return super().forward(x).relu()
@@ -202,7 +202,7 @@ def test_a_batch_norm_of_another_kind_is_refused() -> None:
         assert network(torch.randn(2, 3, 4, 4)).min() >= 0
 
 
-def test_a_gpu_is_not_chosen_by_number_under_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_device_with_a_number_under_torchrun_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("LOCAL_RANK", "1")
     with pytest.raises(ConfigError, match="CUDA_VISIBLE_DEVICES"), join_processes("cuda:1"):
@@ -211,7 +211,7 @@ def test_a_gpu_is_not_chosen_by_number_under_torchrun(monkeypatch: pytest.Monkey
         pass
 
 
-def test_the_run_folder_must_be_seen_by_all(tmp_path: Path) -> None:
+def test_run_folder_not_shared_by_all_processes_raises(tmp_path: Path) -> None:
     from midspan.training.distributed import check_shared
 
     check_shared(tmp_path, SINGLE_PROCESS)

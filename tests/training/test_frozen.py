@@ -69,7 +69,7 @@ def test_frozen_encoder_trains_the_head_only(old_run: Path, frozen_run: Path) ->
         assert same == name.startswith("backbone."), name
 
 
-def test_features_are_computed_once_for_all_runs_over_one_backbone(
+def test_frozen_features_are_computed_once_per_backbone(
     old_run: Path,
     frozen_run: Path,
     own_cache: Path,
@@ -95,7 +95,7 @@ def test_features_are_computed_once_for_all_runs_over_one_backbone(
 
 
 @pytest.mark.slow  # an ONNX export
-def test_the_saved_encoder_embeds_and_exports_images_like_any_other(
+def test_frozen_run_saves_an_encoder_that_embeds_and_exports(
     frozen_run: Path, tmp_path: Path
 ) -> None:
     encoder = load_encoder(frozen_run)
@@ -113,7 +113,7 @@ def test_the_saved_encoder_embeds_and_exports_images_like_any_other(
     np.testing.assert_allclose(exported.vectors, embedded.vectors, atol=1e-4)
 
 
-def test_a_frozen_backbone_keeps_its_batch_statistics() -> None:
+def test_frozen_backbone_keeps_its_batch_statistics() -> None:
     encoder = build_encoder(backbone="small-resnet", dim=8, size=16, channels=1, seed=0)
     assert freeze(encoder, True)
     train_mode(encoder)
@@ -125,7 +125,7 @@ def test_a_frozen_backbone_keeps_its_batch_statistics() -> None:
         assert torch.equal(value, before[name]), name
 
 
-def test_a_number_of_last_blocks_can_train_alone() -> None:
+def test_frozen_except_last_blocks_trains_those_only() -> None:
     encoder = build_encoder(backbone="small-resnet", dim=8, size=16, channels=1, seed=0)
     assert not freeze(encoder, 1)
     blocks = encoder.backbone.trainable_blocks()
@@ -135,13 +135,13 @@ def test_a_number_of_last_blocks_can_train_alone() -> None:
         freeze(encoder, len(blocks))
 
 
-def test_a_warm_start_from_another_backbone_names_the_remedy(old_run: Path, tmp_path: Path) -> None:
+def test_warm_start_from_another_backbone_raises_with_the_remedy(old_run: Path, tmp_path: Path) -> None:
     wrong = config(BASE, encoder={"backbone": "small-cnn", "init_from": str(old_run)})
     with pytest.raises(ConfigError, match="set \\[encoder\\] backbone = 'small-resnet'"):
         train(wrong, out=tmp_path / "wrong", progress=False)
 
 
-def test_ridge_start_is_the_closed_form_map_to_the_old_vectors() -> None:
+def test_ridge_start_equals_the_closed_form_map() -> None:
     generator = torch.Generator().manual_seed(0)
     features = torch.randn(500, 16, generator=generator)
     old = torch.nn.functional.normalize(features @ torch.randn(16, 4, generator=generator) + 0.3)
@@ -158,7 +158,7 @@ def test_ridge_start_is_the_closed_form_map_to_the_old_vectors() -> None:
     torch.testing.assert_close(weight[:4].square().mean(), drawn.square().mean())
 
 
-def test_a_rectangular_input_is_trained_and_saved(tmp_path: Path) -> None:
+def test_train_rectangular_input_is_trained_and_saved(tmp_path: Path) -> None:
     settings = config(BASE, encoder={"size": [16, 8]})
     result = train(settings, out=tmp_path / "tall", progress=False)
     shape = load_encoder(result.path).preprocessing

@@ -21,7 +21,7 @@ def vectors_of(noise: float, rows: IntArray) -> FloatArray:
     return unit[rows]
 
 
-def test_the_candidate_that_serves_held_out_classes_is_taken() -> None:
+def test_best_on_held_out_takes_the_best_candidate() -> None:
     seen = []
 
     def trial(noise: float, kept: IntArray, held: IntArray) -> FloatArray:
@@ -38,7 +38,7 @@ def test_the_candidate_that_serves_held_out_classes_is_taken() -> None:
         assert len(set(LABELS[held])) == 4  # a fifth
 
 
-def test_of_equal_candidates_the_first_is_taken() -> None:
+def test_best_on_held_out_tie_takes_the_first() -> None:
     choice = best_on_held_out(
         LABELS, {"b": 1.0, "a": 1.0}, trial=lambda noise, _, held: vectors_of(noise, held)
     )
@@ -46,7 +46,7 @@ def test_of_equal_candidates_the_first_is_taken() -> None:
     assert choice.scores["a"] == choice.scores["b"]
 
 
-def test_no_candidate_is_refused() -> None:
+def test_best_on_held_out_without_candidates_raises() -> None:
     with pytest.raises(ConfigError, match="expected at least one candidate, got none"):
         best_on_held_out(
             LABELS, dict[str, float](), trial=lambda noise, _, held: vectors_of(noise, held)

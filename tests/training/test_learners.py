@@ -29,7 +29,7 @@ from tests.training.test_loop import CPU, SETTINGS, task, weights
 DIVIDED = replace(SETTINGS, epochs=4, learners=3, recluster_epochs=2, conquer=0.25)
 
 
-def test_clusters_are_the_clouds_that_are_there() -> None:
+def test_cluster_separated_clouds_are_recovered() -> None:
     rng = np.random.default_rng(0)
     truth = rng.integers(4, size=300)
     vectors = 5 * np.eye(4, 6)[truth] + rng.normal(size=(300, 6)) * 0.1
@@ -40,13 +40,13 @@ def test_clusters_are_the_clouds_that_are_there() -> None:
 
 
 @pytest.mark.parametrize("relabel", [[1, 2, 3, 0], [3, 0, 1, 2], [1, 0, 3, 2], [0, 1, 2, 3]])
-def test_relabelled_clusters_are_matched_back_completely(relabel: list[int]) -> None:
+def test_match_relabelled_clusters_restores_all_labels(relabel: list[int]) -> None:
     old = np.random.default_rng(1).integers(4, size=200)
     new = np.array(relabel)[old]
     np.testing.assert_array_equal(match(new, old, count=4), old)
 
 
-def test_matching_maximises_intersection_over_union() -> None:
+def test_match_clusters_maximises_intersection_over_union() -> None:
     # By plain overlap the large new cluster 0 would take old 0 (6 against 5); by IoU it does not.
     old = np.repeat([0, 1], [6, 14])
     new = np.concatenate([np.zeros(6), np.zeros(5), np.ones(9)]).astype(int)
@@ -64,7 +64,7 @@ def test_matching_maximises_intersection_over_union() -> None:
 @pytest.mark.parametrize(
     "sampler", [Shuffled(batch_size=8), Balanced(classes_per_batch=5, images_per_class=2)]
 )
-def test_each_learner_draws_from_its_own_cluster_in_turn(sampler: Shuffled | Balanced) -> None:
+def test_learner_batches_come_from_their_cluster_in_turn(sampler: Shuffled | Balanced) -> None:
     labels = np.arange(120) % 6
     clusters = (np.arange(120) // 6) % 3
     drawn = batches(clusters, labels, sampler=sampler, count=3, steps=10, seed=0, epoch=2)
@@ -77,7 +77,7 @@ def test_each_learner_draws_from_its_own_cluster_in_turn(sampler: Shuffled | Bal
     assert any((a[1] != b[1]).any() for a, b in zip(drawn, other, strict=True))
 
 
-def test_classes_with_one_image_in_a_cluster_make_no_pairs_there() -> None:
+def test_learner_batches_leave_out_classes_of_one_image() -> None:
     labels = np.array([0, 0, 1, 1, 2, 3, 3, 0])
     clusters = np.array([0, 0, 0, 0, 0, 1, 1, 1])
     drawn = batches(
@@ -95,7 +95,7 @@ def test_classes_with_one_image_in_a_cluster_make_no_pairs_there() -> None:
 
 
 @pytest.mark.parametrize("loss", [CosFace(scale=4.0), Softmax(), ProxyAnchor(), SupCon(), Margin()])
-def test_the_loss_of_a_slice_leaves_the_rest_alone(loss: RecognitionLoss) -> None:
+def test_loss_part_has_no_gradient_outside_its_slice(loss: RecognitionLoss) -> None:
     torch.manual_seed(0)
     loss.prepare(num_classes=3, dim=6)
     vectors = torch.randn(8, 6, requires_grad=True)
@@ -113,14 +113,14 @@ def test_the_loss_of_a_slice_leaves_the_rest_alone(loss: RecognitionLoss) -> Non
     torch.testing.assert_close(alone, whole)  # one learner is plain training
 
 
-def test_a_library_loss_with_rows_of_its_own_says_what_to_use() -> None:
+def test_loss_part_of_a_library_proxy_loss_raises_with_an_alternative() -> None:
     loss = MetricLearning(loss="ProxyAnchorLoss")
     loss.prepare(num_classes=3, dim=4)
     with pytest.raises(ConfigError, match="proxy-anchor"):
         loss.part(torch.randn(4, 4), torch.arange(4) % 3, slice(0, 2))
 
 
-def test_epochs_for_the_learners_and_for_the_whole() -> None:
+def test_phases_follow_the_settings() -> None:
     # as in the released code: slices to 80, all dims on one cluster's images to 190
     assert Phases.of(TrainSettings(epochs=200, learners=8)) == Phases(0, 80, 190)
     paper = TrainSettings(epochs=200, learners=8, all_dims_from=1.0)
@@ -132,7 +132,7 @@ def test_epochs_for_the_learners_and_for_the_whole() -> None:
     assert not any(one.divided(epoch) for epoch in range(4))
 
 
-def test_in_the_middle_phase_a_clusters_batch_teaches_all_dims() -> None:
+def test_middle_phase_cluster_batch_trains_all_dims() -> None:
     what = task()
     step = Step(
         encoder=what.encoder,
@@ -158,7 +158,7 @@ def test_in_the_middle_phase_a_clusters_batch_teaches_all_dims() -> None:
             assert turn.learner == (place % 3 if slices else None)
 
 
-def test_a_loss_over_a_clusters_own_classes_is_that_of_a_smaller_classifier() -> None:
+def test_loss_over_cluster_classes_equals_a_smaller_classifier() -> None:
     loss = CosFace.for_classes(6, dim=8, scale=10.0, margin=0.1)
     vectors, classes = torch.randn(5, 8), torch.tensor([1, 3, 4])
     labels = torch.tensor([3, 1, 4, 4, 3])

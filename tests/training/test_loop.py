@@ -79,7 +79,7 @@ def test_fit_reduces_the_loss() -> None:
     assert lines[0]["images"] == 80
 
 
-def test_the_same_seed_gives_the_same_weights() -> None:
+def test_fit_same_seed_gives_the_same_weights() -> None:
     first, second = task(), task()
     run(first)
     run(second)
@@ -102,7 +102,7 @@ def test_interrupted_fit_continues_to_the_same_weights(tmp_path: Path, stop_at: 
     assert lines == expected[-len(lines) :] or stop_at in (4, 13)  # sums pass through float32
 
 
-def test_a_finished_checkpoint_trains_no_further(tmp_path: Path) -> None:
+def test_fit_finished_checkpoint_trains_no_further(tmp_path: Path) -> None:
     checkpoint = tmp_path / "checkpoint.safetensors"
     done = task()
     run(done, checkpoint=checkpoint)
@@ -112,7 +112,7 @@ def test_a_finished_checkpoint_trains_no_further(tmp_path: Path) -> None:
         assert torch.equal(value, again.encoder.state_dict()[name])
 
 
-def test_broken_and_foreign_checkpoints(tmp_path: Path) -> None:
+def test_fit_broken_or_foreign_checkpoint_raises(tmp_path: Path) -> None:
     checkpoint = tmp_path / "checkpoint.safetensors"
     run(task(), checkpoint=checkpoint)
     whole = checkpoint.read_bytes()
@@ -175,7 +175,7 @@ def test_optimiser_sgd_and_adamw_learn_and_resume(
         assert torch.equal(value, resumed.encoder.state_dict()[name])
 
 
-def test_a_loss_that_is_not_a_number_ends_the_run() -> None:
+def test_fit_nan_loss_ends_the_run() -> None:
     with pytest.raises(RunError, match="influence became nan in epoch 3; lower"):
         check_finite({"recognition": 1.0, "influence": float("nan")}, epoch=2)
     broken = task()
@@ -185,13 +185,13 @@ def test_a_loss_that_is_not_a_number_ends_the_run() -> None:
         run(broken)
 
 
-def test_seeds_of_steps_differ() -> None:
+def test_step_seed_is_unique_per_seed_and_step() -> None:
     seeds = {step_seed(seed, step) for seed in range(3) for step in range(100)}
     assert len(seeds) == 300
     assert all(0 <= seed < 2**63 for seed in seeds)
 
 
-def test_proxies_learn_at_their_own_rate() -> None:
+def test_optimiser_proxies_learn_at_proxy_lr() -> None:
     from midspan.losses.proxy_anchor import ProxyAnchor
 
     loss = ProxyAnchor(proxy_lr=50.0)

@@ -32,7 +32,7 @@ def stirred(inputs: int, outputs: int, *, depth: int) -> Transformation:
 
 
 @pytest.mark.parametrize("depth", [0, 1, 4])
-def test_a_bridge_is_the_same_function(depth: int) -> None:
+def test_as_bridge_equals_the_module(depth: int) -> None:
     module = stirred(7, 5, depth=depth)
     bridge = as_bridge(module, source=NEW, target=OLD, images=99)
     vectors = 3 * torch.randn(20, 7)
@@ -42,7 +42,7 @@ def test_a_bridge_is_the_same_function(depth: int) -> None:
     assert bridge.n_pairs_ == 99
 
 
-def test_saved_maps_lead_between_the_right_spaces(tmp_path: Path) -> None:
+def test_saved_bridges_connect_the_right_spaces(tmp_path: Path) -> None:
     maps = {"backward": stirred(7, 5, depth=2), "forward": stirred(5, 7, depth=2)}
     made = save_maps(maps, run=tmp_path, new=NEW, old=OLD, images=10)
     loaded = load_maps(tmp_path)
@@ -58,7 +58,7 @@ def test_saved_maps_lead_between_the_right_spaces(tmp_path: Path) -> None:
     np.testing.assert_array_equal(made["backward"].apply(vectors), before)
 
 
-def test_a_run_without_maps_has_no_bridges(tmp_path: Path) -> None:
+def test_run_without_maps_saves_no_bridges(tmp_path: Path) -> None:
     assert save_maps({}, run=tmp_path, new=NEW, old=OLD, images=10) == {}
     assert load_maps(tmp_path) == {}
     assert list(tmp_path.iterdir()) == []
@@ -134,7 +134,7 @@ def test_lce_with_a_transformation_reports_both_directions(
     assert written["detail"]["cross_forward"]["map"] == scores["cross_forward"]
 
 
-def test_direct_methods_report_one_cross_and_go_without_bridges(
+def test_run_of_a_direct_method_reports_one_cross_and_no_bridges(
     base: dict[str, Any], tmp_path: Path
 ) -> None:
     for name in ("lce", "hot-refresh"):
@@ -148,7 +148,7 @@ def test_direct_methods_report_one_cross_and_go_without_bridges(
         assert load_encoder(tmp_path / name).space.comparable_with(old)
 
 
-def test_restart_removes_the_bridges(base: dict[str, Any], tmp_path: Path) -> None:
+def test_train_restart_removes_the_bridges(base: dict[str, Any], tmp_path: Path) -> None:
     few = {**base, "train": {**base["train"], "epochs": 1}}
     run(few, tmp_path / "new", dim=24, name="l2")
     assert (tmp_path / "new" / "bridges" / "forward").is_dir()

@@ -29,7 +29,7 @@ def test_artifacts_round_trip_keeps_all_tensors(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="asks /proc where memory is from")
-def test_vectors_are_pages_of_the_file(tmp_path: Path) -> None:
+def test_artifacts_vectors_are_memory_mapped(tmp_path: Path) -> None:
     known = old_artifacts()
     path = tmp_path / "a.safetensors"
     write_artifacts(path, known)
@@ -43,7 +43,7 @@ def test_vectors_are_pages_of_the_file(tmp_path: Path) -> None:
     raise AssertionError("the vectors are nowhere")
 
 
-def test_damaged_files_are_seen(tmp_path: Path) -> None:
+def test_artifacts_damaged_file_is_detected(tmp_path: Path) -> None:
     path = tmp_path / "a.safetensors"
     write_artifacts(path, old_artifacts())
     whole = path.read_bytes()
@@ -52,7 +52,7 @@ def test_damaged_files_are_seen(tmp_path: Path) -> None:
         assert not is_whole(path)
 
 
-def test_the_key_is_all_that_the_artifacts_depend_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_artifacts_path_depends_on_every_part_of_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MIDSPAN_CACHE", "/cache")
     paths = {
         artifacts_path(*key) for key in (("a", b"b"), ("a", b"c"), ("ab", b""), ("a", "b", "c"))
@@ -61,7 +61,7 @@ def test_the_key_is_all_that_the_artifacts_depend_on(monkeypatch: pytest.MonkeyP
     assert {path.parent for path in paths} == {Path("/cache/old")}
 
 
-def test_numbers_of_images_do_not_depend_on_how_many_are_looked_at(
+def test_artifacts_each_is_independent_of_the_chunk_size(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     known = old_artifacts()

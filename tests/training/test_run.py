@@ -50,7 +50,7 @@ def old_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def test_a_run_folder_has_everything(old_run: Path) -> None:
+def test_run_folder_has_all_documented_files(old_run: Path) -> None:
     names = {path.name for path in old_run.iterdir()}
     assert names == {
         "config.toml",
@@ -112,7 +112,7 @@ def test_compatible_encoder_searches_the_old_gallery_and_independent_does_not(
     assert reloaded.comparable_with(old_space)  # the record is in the file
 
 
-def test_the_old_encoder_may_be_a_file_of_vectors(old_run: Path, tmp_path: Path) -> None:
+def test_train_old_encoder_given_as_a_file_of_vectors(old_run: Path, tmp_path: Path) -> None:
     stored = load_encoder(old_run).embed(digits(), progress=False)
     path = stored.save(tmp_path / "old.npz")
     result = train(
@@ -124,7 +124,7 @@ def test_the_old_encoder_may_be_a_file_of_vectors(old_run: Path, tmp_path: Path)
     assert result.encoder.compatible_with == (stored.space.fingerprint,)
 
 
-def test_missing_old_vectors_are_an_error_for_training(old_run: Path, tmp_path: Path) -> None:
+def test_train_missing_old_vectors_raises(old_run: Path, tmp_path: Path) -> None:
     stored = load_encoder(old_run).embed(digits(), progress=False)
     path = stored[:100].save(tmp_path / "few.npz")
     with pytest.raises(DataError, match="old vectors are missing"):
@@ -165,7 +165,7 @@ def test_old_artifacts_are_cached_by_fingerprint_and_images(
     assert sorted(embedded) == ["new", "new", "new", "run", "run", "run", "run"]
 
 
-def test_a_finished_run_is_not_repeated_and_other_settings_are_refused(old_run: Path) -> None:
+def test_train_finished_run_is_returned_and_other_settings_raise(old_run: Path) -> None:
     before = (old_run / "metrics.json").stat().st_mtime_ns
     again = train(config(OLD), out=old_run, progress=False)
     assert (old_run / "metrics.json").stat().st_mtime_ns == before
@@ -174,14 +174,14 @@ def test_a_finished_run_is_not_repeated_and_other_settings_are_refused(old_run: 
         train(config(OLD, seed=1), out=old_run, progress=False)
 
 
-def test_restart_trains_from_the_beginning(tmp_path: Path) -> None:
+def test_train_restart_trains_from_the_beginning(tmp_path: Path) -> None:
     small = {**BASE, "train": {**BASE["train"], "epochs": 1}}
     first = train(config(small), out=tmp_path / "r", progress=False)
     second = train(config(small, seed=1), out=tmp_path / "r", restart=True, progress=False)
     assert not first.encoder.space.same_as(second.encoder.space)
 
 
-def test_foreign_folders_are_left_alone(tmp_path: Path) -> None:
+def test_train_into_a_foreign_folder_raises_and_changes_nothing(tmp_path: Path) -> None:
     (tmp_path / "holiday.jpg").write_bytes(b"precious")
     for restart in (False, True):
         with pytest.raises(RunError, match="not a run folder"):
@@ -189,7 +189,7 @@ def test_foreign_folders_are_left_alone(tmp_path: Path) -> None:
     assert (tmp_path / "holiday.jpg").read_bytes() == b"precious"
 
 
-def test_validation_classes_come_from_the_training_classes(tmp_path: Path) -> None:
+def test_train_validation_classes_come_from_the_training_classes(tmp_path: Path) -> None:
     result = train(
         config(BASE, evaluate={"validation": True, "validation_fraction": 0.3}),
         out=tmp_path / "v",
@@ -200,7 +200,7 @@ def test_validation_classes_come_from_the_training_classes(tmp_path: Path) -> No
     assert result.metrics["train_images"] + result.metrics["test_items"] == train_items
 
 
-def test_a_head_over_vectors(tmp_path: Path) -> None:
+def test_train_head_over_vectors_learns_and_saves(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     labels = np.arange(120) % 6
     centres = rng.normal(size=(6, 12)) * 2
@@ -232,7 +232,7 @@ def test_a_head_over_vectors(tmp_path: Path) -> None:
         )
 
 
-def test_old_vectors_are_judged_by_the_labels_of_the_data(tmp_path: Path) -> None:
+def test_train_old_vectors_are_scored_with_the_labels_of_the_data(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     labels = np.arange(120) % 6
     features = Embeddings(
@@ -262,7 +262,7 @@ def test_old_vectors_are_judged_by_the_labels_of_the_data(tmp_path: Path) -> Non
     assert note.startswith("no cross test")
 
 
-def test_labels_are_mapped_by_class_name(old_run: Path) -> None:
+def test_train_labels_are_mapped_by_class_name(old_run: Path) -> None:
     classifier, names = read_classifier(old_run)
     assert classifier is not None
     assert classifier.rows.shape == (7, 16)
@@ -271,7 +271,7 @@ def test_labels_are_mapped_by_class_name(old_run: Path) -> None:
     assert json.loads((old_run / "classes.json").read_text()) == list(names)
 
 
-def test_damaged_run_files(old_run: Path, tmp_path: Path) -> None:
+def test_run_folder_damaged_files_raise_format_error(old_run: Path, tmp_path: Path) -> None:
     import shutil
 
     copy = tmp_path / "copy"
@@ -284,7 +284,7 @@ def test_damaged_run_files(old_run: Path, tmp_path: Path) -> None:
         RunFolder(copy).metrics()
 
 
-def test_runs_are_listed(old_run: Path, tmp_path: Path) -> None:
+def test_list_runs_gives_state_epochs_and_scores(old_run: Path, tmp_path: Path) -> None:
     runs = list_runs(old_run.parent)
     assert [run.path for run in runs] == [old_run]
     assert (runs[0].state, runs[0].epochs, runs[0].method) == ("finished", "3/3", "independent")
@@ -306,7 +306,7 @@ def test_runs_are_listed(old_run: Path, tmp_path: Path) -> None:
         ({"data": {"name": "digit"}}, "did you mean 'digits'"),
     ],
 )
-def test_settings_that_do_not_fit(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+def test_train_unfit_settings_raise_config_error(tmp_path: Path, change: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         train(config({**BASE, **change}), out=tmp_path / "x", progress=False)
 
@@ -332,7 +332,7 @@ train(RunConfig.from_dict(json.loads(sys.argv[1])), out=sys.argv[2], progress=Fa
 
 
 @pytest.mark.slow
-def test_killed_run_continues_to_the_same_weights(tmp_path: Path) -> None:
+def test_train_killed_run_continues_to_the_same_weights(tmp_path: Path) -> None:
     settings = {
         **BASE,
         "train": {**BASE["train"], "epochs": 6, "augment": ["affine"], "checkpoint_seconds": 0.0},

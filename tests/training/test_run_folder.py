@@ -61,7 +61,7 @@ def changed(section: str, key: str, value: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", TYPOS)
-def test_typo_does_not_claim_the_folder(tmp_path: Path, name: str) -> None:
+def test_train_typo_does_not_claim_the_folder(tmp_path: Path, name: str) -> None:
     out = tmp_path / "run"
     with pytest.raises(MidspanError):
         train(RunConfig.from_dict(changed(*TYPOS[name])), out=out, progress=False)
@@ -89,7 +89,7 @@ def old_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", LATE)
-def test_setting_refused_after_the_data_is_read_claims_no_folder(
+def test_train_setting_invalid_for_the_data_claims_no_folder(
     tmp_path: Path, old_run: Path, name: str
 ) -> None:
     settings = {section: dict(values) for section, values in SETTINGS.items()}
@@ -109,7 +109,7 @@ def test_setting_refused_after_the_data_is_read_claims_no_folder(
 
 
 @pytest.mark.parametrize("device", ["cuda:9x", "bla", "cuda"])
-def test_unknown_device_is_refused_before_the_folder_is_made(tmp_path: Path, device: str) -> None:
+def test_train_unknown_device_creates_no_folder(tmp_path: Path, device: str) -> None:
     if device == "cuda" and torch.cuda.is_available():
         pytest.skip("there is a CUDA device")
     with pytest.raises(ConfigError, match=f"device '?{device}"):
@@ -117,7 +117,7 @@ def test_unknown_device_is_refused_before_the_folder_is_made(tmp_path: Path, dev
     assert not (tmp_path / "run").exists()
 
 
-def test_typo_with_restart_leaves_the_former_run_alone(tmp_path: Path) -> None:
+def test_train_restart_with_a_typo_keeps_the_former_run(tmp_path: Path) -> None:
     out = tmp_path / "run"
     train(RunConfig.from_dict(SETTINGS), out=out, progress=False)
     before = (out / "metrics.json").read_bytes()
@@ -140,7 +140,7 @@ def test_folder_in_use_names_the_process(tmp_path: Path) -> None:
     assert (out / "metrics.json").exists()
 
 
-def test_second_train_on_a_folder_is_refused_and_a_killed_one_frees_it(tmp_path: Path) -> None:
+def test_train_second_on_a_folder_raises_until_the_first_is_killed(tmp_path: Path) -> None:
     hold = (
         "import sys, time; from pathlib import Path; from midspan.training.lock import locked\n"
         f"with locked(Path({str(tmp_path)!r})):\n    print('held', flush=True)\n    time.sleep(60)"

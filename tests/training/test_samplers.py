@@ -11,13 +11,13 @@ from midspan.training.samplers import Balanced, Shuffled
 LABELS = np.repeat(np.arange(6), [10, 10, 10, 10, 10, 1])
 
 
-def test_shuffled_shows_every_row_once() -> None:
+def test_shuffled_epoch_has_every_row_once() -> None:
     batches = Shuffled(batch_size=10).batches(np.zeros(30, dtype=np.int64), seed=1, epoch=0)
     assert [len(batch) for batch in batches] == [10, 10, 10]
     assert sorted(np.concatenate(batches).tolist()) == list(range(30))
 
 
-def test_a_small_rest_is_left_out_and_a_large_one_kept() -> None:
+def test_shuffled_last_batch_is_kept_from_half_size() -> None:
     labels = np.zeros(24, dtype=np.int64)
     assert [len(b) for b in Shuffled(batch_size=10).batches(labels, seed=0, epoch=0)] == [10, 10]
     labels = np.zeros(25, dtype=np.int64)
@@ -28,7 +28,7 @@ def test_a_small_rest_is_left_out_and_a_large_one_kept() -> None:
 @pytest.mark.parametrize(
     "sampler", [Shuffled(batch_size=8), Balanced(classes_per_batch=2, images_per_class=4)]
 )
-def test_an_epoch_is_a_function_of_seed_and_epoch(sampler: Shuffled | Balanced) -> None:
+def test_sampler_batches_depend_on_seed_and_epoch_only(sampler: Shuffled | Balanced) -> None:
     def flat(seed: int, epoch: int) -> list[int]:
         return [int(row) for row in np.concatenate(sampler.batches(LABELS, seed=seed, epoch=epoch))]
 

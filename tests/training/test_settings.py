@@ -37,7 +37,7 @@ def write(folder: Path, text: str = TEXT) -> Path:
     return path
 
 
-def test_defaults_types_and_paths(tmp_path: Path) -> None:
+def test_run_config_load_gives_defaults_types_and_paths(tmp_path: Path) -> None:
     config = RunConfig.load(write(tmp_path))
     assert (config.name, config.seed) == ("my-run", 3)
     assert config.train.augment == ("affine", "flip")
@@ -49,7 +49,7 @@ def test_defaults_types_and_paths(tmp_path: Path) -> None:
     assert config.old.run == str(tmp_path / "../old")
 
 
-def test_changes_from_the_command_line(tmp_path: Path) -> None:
+def test_run_config_changes_override_the_file(tmp_path: Path) -> None:
     config = RunConfig.load(
         write(tmp_path),
         changes=["train.epochs=7", "method.name=bct", "data.path=here.npz", "seed=9"],
@@ -85,7 +85,7 @@ def test_change_without_section_and_value_raises_config_error(tmp_path: Path, ch
         RunConfig.load(write(tmp_path), changes=[change])
 
 
-def test_written_and_read_again(tmp_path: Path) -> None:
+def test_run_config_round_trip_is_equal(tmp_path: Path) -> None:
     raw = {
         "name": 'quote " and ü',
         "seed": 1,
@@ -125,7 +125,7 @@ def test_sub_embeddings_default_to_the_number_of_learners() -> None:
         ({"dim": 32, "sub_embedings": 4}, {}, "did you mean 'sub_embeddings'"),
     ],
 )
-def test_slices_that_do_not_fit_are_refused(
+def test_run_config_unfit_learners_raise_config_error(
     encoder: dict[str, object], train: dict[str, object], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):

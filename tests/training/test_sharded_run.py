@@ -54,7 +54,7 @@ def config(tmp_path: Path, **more: Any) -> RunConfig:
     )
 
 
-def test_at_rate_1_the_run_is_that_of_the_whole_classifier(tmp_path: Path) -> None:
+def test_sharded_run_at_rate_1_equals_the_whole_classifier(tmp_path: Path) -> None:
     """Eight steps of AdamW with clipping; tolerance 1e-4 of float32 sums in another order."""
     train(config(tmp_path), out=tmp_path / "whole", progress=False)
     sharded = config(tmp_path, classifier={"sharded": True})
@@ -120,7 +120,7 @@ def test_sharded_classifier_incompatible_settings_raise_config_error(
         )
 
 
-def test_settings_of_the_classifier(tmp_path: Path) -> None:
+def test_sharded_classifier_settings_are_checked(tmp_path: Path) -> None:
     assert not config(tmp_path).classifier.sharded
     with pytest.raises(ConfigError, match="requires sharded = true"):
         config(tmp_path, classifier={"sample_rate": 0.1})
@@ -130,7 +130,7 @@ def test_settings_of_the_classifier(tmp_path: Path) -> None:
         config(tmp_path, classifier={"sample_rat": 0.1})
 
 
-def test_shards_train_as_the_same_images_in_a_folder(tmp_path: Path) -> None:
+def test_train_shards_equal_the_folder_of_the_same_images(tmp_path: Path) -> None:
     """Bit for bit, though they are decoded anew whenever their turn comes."""
     rng = np.random.default_rng(0)
     entries: dict[str, bytes | str] = {}

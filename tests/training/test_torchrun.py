@@ -69,7 +69,7 @@ def process_of_rank(rank: int, launcher: int) -> int:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds its processes in /proc")
-def test_killed_then_stopped_then_finished_by_one_process(
+def test_torchrun_killed_and_stopped_run_is_finished_by_one_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MIDSPAN_CACHE", str(tmp_path / "cache"))

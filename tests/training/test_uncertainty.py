@@ -17,7 +17,7 @@ from midspan.spaces import Embeddings, Space
 from midspan.training.uncertainty import fit_uncertainty, genuine_score
 
 
-def test_the_score_is_the_mean_over_genuine_pairs() -> None:
+def test_uncertainty_score_equals_the_mean_over_genuine_pairs() -> None:
     torch.manual_seed(0)
     vectors = torch.randn(6, 4, dtype=torch.float64)
     log_variance = torch.randn(6, 2, dtype=torch.float64)
@@ -49,7 +49,7 @@ def clouds() -> Embeddings:
     )
 
 
-def test_distant_items_are_less_certain_and_the_encoder_is_unchanged() -> None:
+def test_fit_uncertainty_distant_items_are_less_certain() -> None:
     points = clouds()
     encoder = build_encoder(
         backbone="vectors", dim=16, seed=0, sub_embeddings=4, settings={"inputs": 9, "hidden": 32}

@@ -45,7 +45,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MIDSPAN_CACHE", str(tmp_path / "cache"))
 
 
-def test_url_with_variations_learns(tmp_path: Path) -> None:
+def test_universal_loss_with_variations_learns(tmp_path: Path) -> None:
     result = train(changed(), out=tmp_path / "run", progress=False)
     lines = [json.loads(line) for line in (tmp_path / "run/log.jsonl").read_text().splitlines()]
     terms = {"recognition", "confidence", "variation", "confusion", "observer"}

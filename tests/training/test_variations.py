@@ -36,7 +36,7 @@ def images(count: int = 6, size: int = 14) -> Tensor:
 
 
 @pytest.mark.parametrize("name", VARIATIONS)
-def test_each_changes_images_and_keeps_their_shape_and_range(name: str) -> None:
+def test_variation_changes_images_and_keeps_shape_and_range(name: str) -> None:
     before = images()
     chosen = {"blur": blur, "occlusion": occlusion, "perspective": perspective}[name]
     after = chosen(before, drawn(before))
@@ -48,7 +48,7 @@ def test_each_changes_images_and_keeps_their_shape_and_range(name: str) -> None:
     assert torch.equal(after, chosen(before, drawn(before)))  # the generator decides, nothing else
 
 
-def test_blur_is_a_gaussian_of_the_drawn_width() -> None:
+def test_variation_blur_equals_a_gaussian() -> None:
     point = torch.zeros(1, 1, 21, 21)
     point[0, 0, 10, 10] = 1.0
     after = blur(point, drawn(point, seed=3))
@@ -61,7 +61,7 @@ def test_blur_is_a_gaussian_of_the_drawn_width() -> None:
     torch.testing.assert_close(blur(flat, drawn(flat)), flat)  # also at the border
 
 
-def test_occlusion_darkens_whole_blocks() -> None:
+def test_variation_occlusion_darkens_whole_blocks() -> None:
     before = torch.rand(40, 1, 14, 14, generator=seeded(1)) + 0.1
     before[:, 0, 0, 0] = 0.0  # the darkest
     after = occlusion(before, drawn(before))
@@ -75,7 +75,7 @@ def test_occlusion_darkens_whole_blocks() -> None:
     assert torch.equal(after[changed == 0], before[changed == 0])
 
 
-def test_homographies_take_corners_to_their_places() -> None:
+def test_homographies_map_the_corners() -> None:
     corners = torch.tensor([[-1.0, -1.0], [1.0, -1.0], [1.0, 1.0], [-1.0, 1.0]])
     moved = corners + torch.rand(5, 4, 2, generator=seeded()) * 0.4
     matrices = homographies(corners, moved)
@@ -105,7 +105,7 @@ def test_variations_record_what_was_applied() -> None:
     assert not none.any()
 
 
-def test_an_image_is_varied_alike_in_whichever_share_of_the_batch_it_is() -> None:
+def test_variation_of_an_image_is_independent_of_its_share() -> None:
     names = tuple(VARIATIONS)
     whole, applied = vary(images(9), names=names, probability=0.3, rng=drawn(images(9)))
     states = []
@@ -123,7 +123,7 @@ def test_an_image_is_varied_alike_in_whichever_share_of_the_batch_it_is() -> Non
     assert all(torch.equal(state, states[0]) for state in states)  # all draw on alike
 
 
-def test_known_variations_come_after_the_applied_ones() -> None:
+def test_variations_known_columns_follow_the_applied_ones() -> None:
     known = torch.tensor([[1.0], [0.0], [1.0], [1.0]])
     both = Variations(names=("blur",), probability=0.5, known=known)
     _, told = both(images(2), np.array([1, 2]), drawn(images(2)))
@@ -155,7 +155,7 @@ def test_make_variations_follows_the_settings() -> None:
         ({"names": ()}, "expected names or attributes"),
     ],
 )
-def test_wrong_settings_are_refused(settings: dict[str, object], message: str) -> None:
+def test_variation_settings_out_of_range_raise_config_error(settings: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         VariationSettings(**settings)  # type: ignore[arg-type]
 

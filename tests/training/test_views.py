@@ -47,7 +47,7 @@ def an_encoder(**settings: Any) -> Encoder:
     return build_encoder(backbone="small-cnn", dim=6, seed=1, settings={"width": 8}, **settings)
 
 
-def test_the_shown_view_is_embedded_as_the_old_encoder_would() -> None:
+def test_shown_view_is_embedded_as_by_the_old_encoder() -> None:
     old = an_encoder(size=16, channels=3).eval()
     images = np.random.default_rng(0).integers(0, 255, (5, 16, 16, 3), dtype=np.uint8)
     shown = old.preprocessing
@@ -67,7 +67,7 @@ def test_shown_view_converts_images_of_another_preprocessing() -> None:
     assert converted(mine.tensor(images), mine, grey).shape == (2, 1, 8, 8)
 
 
-def test_mixtures_are_the_last_places_and_lines_between_two_images() -> None:
+def test_mixed_views_are_last_and_interpolate_two_images() -> None:
     mixing = Mixing.draw(10, 0.5, torch.Generator().manual_seed(0))
     assert mixing is not None
     assert mixing.count == 5
@@ -81,7 +81,7 @@ def test_mixtures_are_the_last_places_and_lines_between_two_images() -> None:
         torch.testing.assert_close(mixed[5 + place], expected)
 
 
-def test_features_of_two_backbones_are_mixed_alike() -> None:
+def test_mixed_features_of_two_backbones_use_the_same_weights() -> None:
     old = build_encoder(backbone="vectors", dim=4, seed=1, settings={"inputs": 6}).eval()
     held = torch.randn(8, 6)
     mixing = Mixing.draw(8, 0.5, torch.Generator().manual_seed(0))
@@ -92,7 +92,7 @@ def test_features_of_two_backbones_are_mixed_alike() -> None:
     torch.testing.assert_close(seen, F.normalize(old(mixing(held))))
 
 
-def test_centres_and_radii_are_those_of_the_views() -> None:
+def test_old_centres_and_radii_equal_those_of_the_views() -> None:
     vectors = F.normalize(torch.randn(12, 3))
     views = F.normalize(torch.randn(4, 12, 3), dim=2)
     labels = torch.arange(12) % 3
@@ -110,7 +110,7 @@ def test_centres_and_radii_are_those_of_the_views() -> None:
 
 
 @pytest.mark.parametrize("views", ["shown", "cached"])
-def test_the_views_of_a_run_are_in_its_metrics(
+def test_run_metrics_name_the_views(
     views: str, old_run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     raw = {**BASE, "method": {"name": "advbct"}, "old": {"run": str(old_run), "views": views}}
@@ -121,7 +121,7 @@ def test_the_views_of_a_run_are_in_its_metrics(
     assert (asked in caplog.text) == (views == "cached")
 
 
-def test_cached_views_of_images_shown_as_they_are_need_no_note(
+def test_run_with_cached_views_and_no_augmentation_has_no_note(
     old_run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     plain = {**BASE, "train": {**BASE["train"], "augment": []}}
@@ -132,7 +132,7 @@ def test_cached_views_of_images_shown_as_they_are_need_no_note(
     assert "without augmentation" not in caplog.text
 
 
-def test_vectors_alone_are_cached_and_the_run_says_so(
+def test_run_with_old_vectors_only_notes_cached_views(
     old_run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = load_encoder(old_run).embed(digits(), progress=False).save(tmp_path / "old.npz")
@@ -146,7 +146,7 @@ def test_vectors_alone_are_cached_and_the_run_says_so(
         train(RunConfig.from_dict(raw), out=tmp_path / "wrong", progress=False)
 
 
-def test_a_prefix_run_is_compared_by_its_first_dims(old_run: Path, tmp_path: Path) -> None:
+def test_run_of_a_prefix_is_compared_by_its_first_dims(old_run: Path, tmp_path: Path) -> None:
     raw = {
         **BASE,
         "encoder": {**BASE["encoder"], "dim": 24, "start": "ridge"},

@@ -83,7 +83,7 @@ def times(folder: Path, name: str) -> dict[str, int]:
     return {str(path): path.stat().st_mtime_ns for path in folder.rglob(name)}
 
 
-def test_a_row_says_what_an_independent_measurement_says(result: BenchResult, folder: Path) -> None:
+def test_bench_row_equals_an_independent_measurement(result: BenchResult, folder: Path) -> None:
     row = next(row for row in result.rows if row["method"] == "bct")
     runs = folder / "runs" / "digits"
     config = RunConfig.load(runs / "extended-class" / "bct" / "seed0" / "config.toml")
@@ -108,7 +108,7 @@ def test_a_row_says_what_an_independent_measurement_says(result: BenchResult, fo
     assert 0 < row["random_cross"] < row["old_self"]
 
 
-def test_every_run_has_a_row_and_the_upper_bound_is_its_own(result: BenchResult) -> None:
+def test_bench_every_run_has_a_row_and_its_own_upper_bound(result: BenchResult) -> None:
     assert [row["method"] for row in result.rows] == ["independent", "bct"]
     for row in result.rows:
         assert list(row)[: len(COLUMNS)] == COLUMNS
@@ -117,7 +117,7 @@ def test_every_run_has_a_row_and_the_upper_bound_is_its_own(result: BenchResult)
     assert alone["p_up"] == 0.5
 
 
-def test_the_matrix_of_a_chain_is_that_of_its_encoders(result: BenchResult, folder: Path) -> None:
+def test_bench_chain_matrix_equals_its_encoders_scores(result: BenchResult, folder: Path) -> None:
     (chain,) = result.chains
     assert [len(line) for line in chain["matrix"]] == [1, 2, 3]
     runs = folder / "runs" / "digits" / "chain-class"
@@ -142,13 +142,13 @@ def test_bench_folder_of_other_settings_raises_run_error(result: BenchResult, fo
         bench(settings(epochs=3), out=folder, progress=False)
 
 
-def test_results_can_be_read_again(result: BenchResult, folder: Path, tmp_path: Path) -> None:
+def test_read_results_equals_what_was_written(result: BenchResult, folder: Path, tmp_path: Path) -> None:
     assert read_results(folder)["rows"] == result.rows
     with pytest.raises(RunError, match="no results of a benchmark there"):
         read_results(tmp_path)
 
 
-def test_the_command_prints_rows_and_writes_tables_and_a_page(
+def test_bench_command_prints_rows_and_writes_tables_and_page(
     result: BenchResult, folder: Path
 ) -> None:
     ran = CliRunner().invoke(
@@ -164,7 +164,7 @@ def test_the_command_prints_rows_and_writes_tables_and_a_page(
     assert "extended-class" in (folder / "index.html").read_text()
 
 
-def test_folders_are_joined_on_one_page(result: BenchResult, folder: Path, tmp_path: Path) -> None:
+def test_bench_page_joins_several_folders(result: BenchResult, folder: Path, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     ran = CliRunner().invoke(
         app, ["bench", "--report", str(folder), "--report", str(folder), "--out", str(page)]
@@ -222,7 +222,7 @@ def lives(pid: str) -> bool:
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds its processes in /proc")
-def test_killed_bench_continues_from_its_last_state(tmp_path: Path) -> None:
+def test_bench_killed_continues_from_its_last_state(tmp_path: Path) -> None:
     code = "from midspan.cli import app; app()"
     words = [
         "bench",

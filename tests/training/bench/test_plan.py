@@ -25,7 +25,7 @@ def of(runs: list[Run], **expected: Any) -> list[Run]:
     return [run for run in runs if all(getattr(run, k) == v for k, v in expected.items())]
 
 
-def test_every_case_has_its_old_encoder_its_upper_bound_and_every_method() -> None:
+def test_plan_every_case_has_old_encoder_upper_bound_and_methods() -> None:
     runs = make_plan(settings(seeds=3, allocations=("extended-class", "extended-data")))
     assert len(runs) == 3 * 2 * (1 + 1 + 2)
     for seed in range(3):
@@ -34,11 +34,11 @@ def test_every_case_has_its_old_encoder_its_upper_bound_and_every_method() -> No
             assert [run.method for run in case] == ["independent", "bct", "l2"]
 
 
-def test_all_methods_of_the_table_are_the_default() -> None:
+def test_plan_default_methods_are_all_of_the_table() -> None:
     assert set(BenchSettings(data=("digits",)).methods) == METHODS.keys() - {"independent"}
 
 
-def test_cases_that_leave_out_the_same_part_share_one_old_encoder() -> None:
+def test_plan_cases_with_the_same_old_part_share_one_old_encoder() -> None:
     names = ("extended-data", "open-data", "extended-backbone-data", "extended-class", "open-class")
     runs = make_plan(settings(allocations=names))
     assert len(of(runs, kind="old")) == 2
@@ -57,7 +57,7 @@ def test_plan_run_follows_the_run_it_needs_with_another_seed() -> None:
             assert before.settings["seed"] != run.settings["seed"]
 
 
-def test_all_encoders_of_a_case_share_schedule_loss_and_data() -> None:
+def test_plan_encoders_of_a_case_share_schedule_loss_and_data() -> None:
     runs = make_plan(settings())
     for section in ("data", "loss", "train", "encoder", "evaluate"):
         assert (
@@ -85,7 +85,7 @@ def test_plan_backbone_without_a_larger_variant_requires_new_backbone() -> None:
         make_plan(settings(backbone="efficientnet-lite0", allocations=("extended-backbone-data",)))
 
 
-def test_chains_grow_and_each_follows_the_one_before() -> None:
+def test_plan_chain_each_run_follows_the_previous() -> None:
     runs = of(make_plan(settings(chain=("bct", "l2"), allocations=("open-class",))), kind="chain")
     assert len(runs) == 1 + 2 * 2  # phi1 serves both methods
     bct = of(runs, method="bct")
@@ -97,7 +97,7 @@ def test_chains_grow_and_each_follows_the_one_before() -> None:
     assert bct[1].settings["allocation"]["part"] == "new"
 
 
-def test_ablations_switch_terms_off_and_nothing_else() -> None:
+def test_ablations_switch_off_one_set_of_terms_only() -> None:
     matches = {one.name: one for one in ablations({"threshold": 0.7})}
     assert len(matches) == 6
     for one in matches.values():
@@ -114,7 +114,7 @@ def test_ablations_switch_terms_off_and_nothing_else() -> None:
     assert len(make_plan(settings(ablation=True))) == plain + 2 * 6
 
 
-def test_settings_of_one_method_reach_that_method_only() -> None:
+def test_plan_method_settings_reach_that_method_only() -> None:
     base, methods_of = read_settings(None, ["train.lr=0.01", "methods.bct.weight=2"])
     assert methods_of == {"bct": {"weight": 2}}
     runs = make_plan(settings(base=base, methods_of=methods_of))
@@ -123,7 +123,7 @@ def test_settings_of_one_method_reach_that_method_only() -> None:
     assert weights == {"independent": None, "bct": 2, "l2": None}
 
 
-def test_a_settings_file_has_sections_and_methods(tmp_path: Path) -> None:
+def test_plan_settings_file_gives_sections_and_methods(tmp_path: Path) -> None:
     file = tmp_path / "bench.toml"
     file.write_text('[train]\nlr = 0.5\n[loss]\nname = "softmax"\n[methods.l2]\nweight = 3.0\n')
     base, methods_of = read_settings(file, ["train.batch_size=32"])
@@ -152,20 +152,20 @@ def test_plan_wrong_settings_raise_before_training(more: dict[str, Any], message
         settings(**more)
 
 
-def test_a_new_dim_makes_lce_learn_its_maps() -> None:
+def test_plan_other_new_dim_lets_lce_learn_its_maps() -> None:
     runs = make_plan(settings(methods=("lce", "l2"), dim=128, new_dim=64))
     for run in runs:
         assert run.settings["encoder"]["dim"] == (128 if run.kind == "old" else 64)
     assert of(runs, method="lce")[0].settings["method"]["transformation"] == "rbt"
 
 
-def test_backbones_with_settings() -> None:
+def test_encoder_section_parses_backbone_settings() -> None:
     assert encoder_section("timm:resnet18", dim=4) == {"backbone": "timm:resnet18", "dim": 4}
     with pytest.raises(ConfigError, match="expected NAME,key=value"):
         encoder_section("small-resnet,24", dim=4)
 
 
-def test_data_by_file_folder_or_name(tmp_path: Path) -> None:
+def test_data_section_of_file_folder_or_name_is_recognised(tmp_path: Path) -> None:
     file = tmp_path / "set.npz"
     file.touch()
     assert data_section(str(file)) == {"name": "npz", "path": str(file)}

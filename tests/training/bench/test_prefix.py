@@ -8,7 +8,7 @@ from midspan.spaces import Embeddings, FloatArray, Space
 from midspan.training.bench.measure import by_prefix
 
 
-def test_old_rows_are_compared_by_the_prefix_and_new_rows_by_all_dims() -> None:
+def test_bench_prefix_compares_old_rows_by_prefix_and_new_by_all_dims() -> None:
     rng = np.random.default_rng(0)
     ids = np.array([f"i{n}" for n in range(6)])
     old = Embeddings(ids, rng.normal(size=(6, 3)).astype(np.float32), Space("old", 3))

@@ -20,7 +20,7 @@ def config(runtime: str) -> RunConfig:
     return RunConfig.from_dict({"data": {"name": "digits"}, "encoder": {"runtime": runtime}})
 
 
-def test_every_runtime_may_stand_in_a_run_file_and_nothing_else() -> None:
+def test_run_file_runtime_takes_known_runtimes_only() -> None:
     for runtime in get_args(Runtime):
         assert config(runtime).encoder.runtime == runtime
     with pytest.raises(ConfigError, match="runtime"):
@@ -28,7 +28,7 @@ def test_every_runtime_may_stand_in_a_run_file_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("runtime", ["auto", "onnx", "torch"])
-def test_items_are_embedded_in_the_runtime_that_is_asked_for(
+def test_bench_embeds_in_the_configured_runtime(
     runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = build_encoder(backbone="small-cnn", size=8, channels=1, dim=16, seed=0).save(tmp_path)
