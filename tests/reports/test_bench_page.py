@@ -23,7 +23,7 @@ def page_of(path: Path, *documents: dict[str, object]) -> Walk:
     return check_page(bench_page(documents, path / "index.html").read_text(encoding="utf-8"))
 
 
-def test_mean_and_spread_over_seeds() -> None:
+def test_summarise_gives_mean_and_spread_over_seeds() -> None:
     rows = [row("bct", seed) for seed in range(3)]
     (entry,) = summarise(rows)
     crosses = [one["cross"] for one in rows]
@@ -36,13 +36,13 @@ def test_mean_and_spread_over_seeds() -> None:
     assert math.isnan(single.spread["cross"])
 
 
-def test_values_that_are_not_there_are_left_out_of_the_mean() -> None:
+def test_summarise_missing_values_are_left_out_of_the_mean() -> None:
     (entry,) = summarise([row("lce", 0, update_gain=None), row("lce", 1, update_gain=0.5)])
     assert entry.mean["update_gain"] == 0.5
     assert math.isnan(entry.mean["cross_forward"])
 
 
-def test_p_scores_are_averaged_over_data_sets() -> None:
+def test_summarise_p_scores_are_averaged_over_data_sets() -> None:
     entries = summarise([row("bct"), row("bct", data="signs", p_1=0.9)])
     expected = (entries[0].mean["p_1"] + 0.9) / 2
     assert over_data(entries, "p_1") == pytest.approx(expected)
@@ -56,7 +56,7 @@ def test_bench_page_best_method_is_first_and_upper_bound_is_not_ranked() -> None
     assert order == sorted(order, key=lambda name: -scores[name])
 
 
-def test_the_verdict_names_who_meets_the_criterion_and_who_does_not() -> None:
+def test_bench_verdict_names_methods_that_meet_and_miss_the_criterion() -> None:
     verdict = bench_verdict(summarise([row(name) for name in SCORES]))
     assert not verdict.holds
     assert verdict.headline == "2 of 3 methods can search the old gallery here."
@@ -66,7 +66,7 @@ def test_the_verdict_names_who_meets_the_criterion_and_who_does_not() -> None:
     assert good.headline.startswith("All methods can search the old gallery")
 
 
-def test_a_criterion_met_in_some_seeds_is_not_met() -> None:
+def test_bench_criterion_met_in_some_seeds_counts_as_missed() -> None:
     rows = [row("independent"), row("bct", 0), row("bct", 1, cross=0.40)]
     verdict = bench_verdict(summarise(rows))
     assert not verdict.holds
@@ -74,7 +74,7 @@ def test_a_criterion_met_in_some_seeds_is_not_met() -> None:
     assert failed.exceptions[0].endswith("(1 of 2 seeds)")
 
 
-def test_the_page_marks_the_criterion_with_more_than_colour(tmp_path: Path) -> None:
+def test_bench_page_marks_the_criterion_with_text_and_colour(tmp_path: Path) -> None:
     walk = page_of(tmp_path, document([row(name, seed) for name in SCORES for seed in (0, 1)]))
     rows = {tr.split()[0]: tr for tr in walk.by_tag["tr"]}
     assert "✓ 0.555" in rows["bct"]
@@ -102,12 +102,12 @@ def test_bench_checks_list_each_exception(tmp_path: Path) -> None:
     assert "l2, letters extended-class: 0.450" in walk.text
 
 
-def test_an_independent_encoder_that_is_comparable_is_noticed() -> None:
+def test_bench_checks_comparable_independent_encoder_is_listed() -> None:
     (_, _, alone) = checks(summarise([row("independent", cross=0.3), row("bct")]), [])
     assert not alone.holds
 
 
-def test_cells_of_a_chain_that_leave_their_self_values_are_named(tmp_path: Path) -> None:
+def test_bench_chain_cells_below_their_self_values_are_listed(tmp_path: Path) -> None:
     fine = np.array([[0.5, np.nan, np.nan], [0.55, 0.6, np.nan], [0.56, 0.65, 0.7]])
     assert broken(fine) == ()
     fine[2, 0] = 0.45
@@ -132,7 +132,7 @@ def test_cells_of_a_chain_that_leave_their_self_values_are_named(tmp_path: Path)
     assert cells["phi3", "phi2"]["between_self_values"] == "True"
 
 
-def test_tables_for_programs(tmp_path: Path) -> None:
+def test_write_bench_writes_csv_tables(tmp_path: Path) -> None:
     rows = [row("independent"), row("bct", 0), row("bct", 1)]
     write_bench([document(rows)], page=tmp_path / "page.html", tables=tmp_path)
     with (tmp_path / "rows.csv").open() as file:
@@ -154,24 +154,24 @@ def test_bench_page_shows_several_data_sets_side_by_side(tmp_path: Path) -> None
     assert len(walk.by_tag["pre"]) == 2
 
 
-def test_a_method_that_is_missing_for_a_data_set_leaves_its_cells_empty(tmp_path: Path) -> None:
+def test_bench_page_missing_method_leaves_empty_cells(tmp_path: Path) -> None:
     rows = [row("independent"), row("independent", data="signs"), row("bct")]
     walk = page_of(tmp_path, document(rows))
     assert "bct" in walk.text
 
 
-def test_failures_are_on_the_page(tmp_path: Path) -> None:
+def test_bench_page_lists_failures(tmp_path: Path) -> None:
     failures = {"letters · bct <b>": "DataError: no <test> split"}
     walk = page_of(tmp_path, document([row("independent"), row("lce")], failures=failures))
     assert "DataError: no <test> split" in walk.text
 
 
-def test_two_metrics_do_not_fit_one_table() -> None:
+def test_joined_documents_of_two_metrics_raise() -> None:
     other = document([row("bct")], settings={"metric": "recall@1"})
     with pytest.raises(EvaluationError, match="make two reports"):
         joined([document([row("bct")]), other])
 
 
-def test_rows_of_another_length_are_refused() -> None:
+def test_block_table_row_of_another_length_raises() -> None:
     with pytest.raises(ValueError, match="expected 3 cells in a row, got 1"):
         block_table([], ["a", "b"], [[Cell("x")]], first="", caption="")

@@ -25,7 +25,7 @@ def cloud(
     )
 
 
-def test_the_ends_of_the_curve_and_the_matrix_are_the_scores() -> None:
+def test_evidence_ends_of_curve_and_matrix_equal_the_scores() -> None:
     old, new = cloud(0, noise=1.0, name="old"), cloud(1, noise=0.5, name="new")
     upper = cloud(2, noise=0.4, name="upper")
     result = compare(old=old, new=new, upper=upper, metric="map")

@@ -69,14 +69,14 @@ def test_compare_page_shows_every_number(tmp_path: Path) -> None:
     assert cells[place - 1] == f"{100 * result.negative_flips:.1f} %"
 
 
-def test_without_an_upper_bound_gains_are_explained_not_shown(tmp_path: Path) -> None:
+def test_compare_page_without_an_upper_bound_explains_missing_gains(tmp_path: Path) -> None:
     walk = page_of(comparison(upper=False), tmp_path)
     assert "update gain" not in walk.text
     assert "upper self" not in walk.text
     assert "--upper" in walk.text
 
 
-def test_a_gain_that_is_not_defined_is_a_dash(tmp_path: Path) -> None:
+def test_compare_page_undefined_gain_is_a_dash(tmp_path: Path) -> None:
     result = dataclasses.replace(comparison(), update_gain=float("nan"), ci={})
     assert "–" in table_cells(page_of(result, tmp_path))
 
@@ -94,7 +94,7 @@ def test_compare_verdict_states_whether_the_criterion_is_met(tmp_path: Path) -> 
     assert "includes 0" not in verdict.sentence
 
 
-def test_a_difference_that_may_be_chance_is_called_so() -> None:
+def test_compare_verdict_insignificant_difference_is_stated() -> None:
     result = comparison()
     swapped = result.per_query["old_self"].reshape(-1, 2)[:, ::-1].reshape(-1)
     same = dataclasses.replace(result, per_query={**result.per_query, "cross": swapped})
@@ -103,7 +103,7 @@ def test_a_difference_that_may_be_chance_is_called_so() -> None:
     assert "includes 0" in compare_verdict(same).sentence
 
 
-def test_the_interval_of_the_difference_is_paired() -> None:
+def test_compare_verdict_interval_is_paired() -> None:
     result = comparison()
     shifted = result.per_query["old_self"] + 0.01
     low, high = difference_ci(
@@ -113,7 +113,7 @@ def test_the_interval_of_the_difference_is_paired() -> None:
     assert high == pytest.approx(0.01)
 
 
-def test_lost_queries_are_those_that_lost_their_first_hit() -> None:
+def test_negative_flips_are_queries_that_lost_their_first_hit() -> None:
     result = comparison(worse=True)
     rows = negative_flips(result)
     before, after = result.hits["old_self"], result.hits["cross"]
@@ -125,7 +125,7 @@ def test_lost_queries_are_those_that_lost_their_first_hit() -> None:
     assert drops == sorted(drops, reverse=True)
 
 
-def test_lost_queries_are_shown_before_and_now(tmp_path: Path) -> None:
+def test_compare_page_shows_lost_queries_before_and_after(tmp_path: Path) -> None:
     result = comparison(worse=True)
     walk = page_of(result, tmp_path, images=pictures())
     shown = walk.having("class", "query-row")
@@ -145,7 +145,7 @@ def test_lost_queries_are_shown_before_and_now(tmp_path: Path) -> None:
     assert max(labels.count(label) for label in labels) <= 2
 
 
-def test_items_left_out_of_the_comparison_are_left_out_of_the_rows(tmp_path: Path) -> None:
+def test_compare_page_excluded_items_are_not_shown(tmp_path: Path) -> None:
     old = items("v1", noise=0.3, seed=1)
     new = items("v2", noise=1.2, seed=2)
     result = compare(old=old, new=new, exclude_column="half", bootstrap=50)
@@ -172,7 +172,7 @@ def test_compare_page_without_images_shows_the_ids(tmp_path: Path) -> None:
     assert f"item-{negative_flips(result)[0]}" in walk.by_tag["span"]
 
 
-def test_of_a_long_id_the_end_is_shown(tmp_path: Path) -> None:
+def test_compare_page_long_id_shows_its_end(tmp_path: Path) -> None:
     result = comparison(worse=True)
     long = np.array([f"very/long/folder/names/photo-{row:04d}.jpg" for row in range(len(LABELS))])
     walk = page_of(
@@ -189,7 +189,7 @@ def test_compare_page_without_flips_says_so(tmp_path: Path) -> None:
     assert "0 queries find more on the first day than today, 48 the same, 0 less" in walk.text
 
 
-def test_groups_worst_first(tmp_path: Path) -> None:
+def test_compare_page_lists_groups_worst_first(tmp_path: Path) -> None:
     result = comparison(worse=True)
     walk = page_of(result, tmp_path)
     expected = [group.name for group in sorted(result.groups, key=lambda g: g.cross - g.old_self)]
@@ -200,7 +200,7 @@ def test_groups_worst_first(tmp_path: Path) -> None:
         assert any(cell.startswith(f"−{group.old_self - group.cross:.3f} ✗") for cell in cells)
 
 
-def test_many_groups_are_cut_with_a_word(tmp_path: Path) -> None:
+def test_compare_page_many_groups_are_cut_with_a_count(tmp_path: Path) -> None:
     result = comparison()
     (first, *_) = result.groups
     many = tuple(dataclasses.replace(first, name=f"g{number}") for number in range(50))
@@ -209,7 +209,7 @@ def test_many_groups_are_cut_with_a_word(tmp_path: Path) -> None:
     assert sum(name.startswith("g") and name[1:].isdigit() for name in walk.by_tag["th"]) == 40
 
 
-def test_parts_that_are_given_are_shown(tmp_path: Path) -> None:
+def test_compare_page_shows_optional_parts_when_given(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     path = compare_page(
         comparison(),
@@ -227,7 +227,7 @@ def test_parts_that_are_given_are_shown(tmp_path: Path) -> None:
     assert "midspan compare --old a.npz --new b.npz" in walk.by_tag["code"]
 
 
-def test_parts_that_are_not_given_are_not_mentioned(tmp_path: Path) -> None:
+def test_compare_page_omits_optional_parts_when_missing(tmp_path: Path) -> None:
     walk = page_of(comparison(), tmp_path)
     assert len(walk.all("svg")) == 1
     for heading in ("While the gallery", "Same or not", "Every encoder"):
@@ -255,7 +255,7 @@ class Backward:
         return Embeddings(given.ids, given.vectors[:, :16], self.target, given.columns)
 
 
-def test_a_bridge_is_named(tmp_path: Path) -> None:
+def test_compare_page_names_the_bridge(tmp_path: Path) -> None:
     old = items("v1", noise=0.5, seed=1)
     wide = np.concatenate([old.vectors, old.vectors[:, :4]], axis=1)
     new = Embeddings(old.ids, wide, Space("wide", 20), old.columns)

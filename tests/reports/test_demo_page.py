@@ -20,7 +20,7 @@ def page_of(result: DemoResult, folder: Path, *, rows: int = 4, top: int = 5) ->
     return check_page(path.read_text(encoding="utf-8"))
 
 
-def test_the_page_shows_the_numbers_that_went_in(tmp_path: Path) -> None:
+def test_demo_page_shows_the_given_numbers(tmp_path: Path) -> None:
     walk = page_of(demo_result(), tmp_path)
     cells = [cell.strip() for cell in walk.by_tag["td"]]
     assert cells == [
@@ -36,7 +36,7 @@ def test_the_page_shows_the_numbers_that_went_in(tmp_path: Path) -> None:
     assert "1 min 27 s" in walk.text  # 12 s + 75 s
 
 
-def test_the_verdict_when_it_holds(tmp_path: Path) -> None:
+def test_demo_verdict_above_old_self_holds(tmp_path: Path) -> None:
     walk = page_of(demo_result(), tmp_path)
     (headline,) = walk.by_tag["h1"]
     assert headline == (
@@ -47,24 +47,24 @@ def test_the_verdict_when_it_holds(tmp_path: Path) -> None:
     assert "its vectors are noise" in walk.text
 
 
-def test_the_verdict_at_equality_holds() -> None:
+def test_demo_verdict_at_equality_holds() -> None:
     assert demo_verdict(demo_result(scores={**SCORES, "new_cross": SCORES["old_self"]})).holds
 
 
-def test_the_verdict_says_by_how_much_it_falls_short(tmp_path: Path) -> None:
+def test_demo_verdict_below_old_self_states_the_difference(tmp_path: Path) -> None:
     walk = page_of(demo_result(scores={**SCORES, "new_cross": 0.59}), tmp_path)
     assert "falls short on the old gallery by 0.022: mAP 0.590" in walk.by_tag["h1"][0]
     assert walk.all("h1")[0]["class"] == "fail"
     assert "−0.022 ✗" in [cell.strip() for cell in walk.by_tag["td"]]
 
 
-def test_falling_short_by_a_hair_is_still_short() -> None:
+def test_demo_verdict_tiny_shortfall_does_not_hold() -> None:
     verdict = demo_verdict(demo_result(scores={**SCORES, "new_cross": 0.6122999}))
     assert not verdict.holds
     assert "by less than 0.001" in verdict.headline
 
 
-def test_an_independent_encoder_that_works_is_not_called_noise() -> None:
+def test_demo_page_working_independent_encoder_is_not_called_noise() -> None:
     verdict = demo_verdict(demo_result(scores={**SCORES, "independent_cross": 0.3}))
     assert "0.300" in verdict.sentence
     assert "noise" not in verdict.sentence
@@ -90,7 +90,7 @@ def test_demo_page_marks_results_as_right_or_wrong(tmp_path: Path) -> None:
             assert title != query
 
 
-def test_the_two_panels_show_every_item(tmp_path: Path) -> None:
+def test_demo_page_panels_show_every_item(tmp_path: Path) -> None:
     walk = page_of(demo_result(), tmp_path)
     text = walk.text
     assert "48 of 48 crosses lie nearest to the middle of their own colour" in text
@@ -99,7 +99,7 @@ def test_the_two_panels_show_every_item(tmp_path: Path) -> None:
     assert len(uses) >= 2 * 2 * 48  # circles and crosses of both panels
 
 
-def test_names_from_outside_are_only_text(tmp_path: Path) -> None:
+def test_demo_page_escapes_hostile_names(tmp_path: Path) -> None:
     evil = "<script>alert('x')</script>\"><img src=x onerror=alert(1)>"
     labels = np.repeat([evil, "漢字 & Ωμέγα", "{{ 7 * 7 }}", "$\\frac{$"], 5)
     ids = [f"{evil}{row}" for row in range(20)]
@@ -129,7 +129,7 @@ def test_demo_page_other_seed_shows_other_queries(tmp_path: Path) -> None:
     assert drawn[0] != drawn[1]
 
 
-def test_photographs_stay_under_two_megabytes(tmp_path: Path) -> None:
+def test_demo_page_with_photographs_stays_under_two_megabytes(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)  # noise: nothing is harder to compress
     images = rng.integers(0, 256, size=(60, 128, 128, 3), dtype=np.uint8)
     path = demo_page(demo_result(images=images), tmp_path / "page.html")
@@ -147,23 +147,23 @@ def test_demo_page_of_one_image_per_class_is_written(tmp_path: Path) -> None:
     assert "there is nothing to find" in walk.text
 
 
-def test_without_intervals_none_are_promised(tmp_path: Path) -> None:
+def test_demo_page_without_intervals_mentions_none(tmp_path: Path) -> None:
     walk = page_of(demo_result(intervals={}), tmp_path)
     assert "95 %" not in walk.text
     assert not walk.by_tag.get("small")
 
 
-def test_scores_that_do_not_exist(tmp_path: Path) -> None:
+def test_demo_page_nan_score_is_not_printed(tmp_path: Path) -> None:
     walk = page_of(demo_result(scores={**SCORES, "independent_cross": float("nan")}), tmp_path)
     assert "nan" not in re.sub(r"[a-z]{4,}", "", walk.text.lower()).split()
 
 
-def test_incomplete_results_are_refused() -> None:
+def test_demo_result_incomplete_raises() -> None:
     with pytest.raises(EvaluationError, match="requires the scores random_cross"):
         demo_result(scores={k: v for k, v in SCORES.items() if k != "random_cross"})
 
 
-def test_items_in_another_order_are_refused() -> None:
+def test_demo_result_items_in_another_order_raise() -> None:
     result = demo_result()
     with pytest.raises(EvaluationError, match="old and new embeddings are not of the same items"):
         dataclasses.replace(result, new=result.new[::-1])
@@ -177,6 +177,6 @@ def test_demo_result_other_dim_raises_evaluation_error() -> None:
         dataclasses.replace(result, independent=wide)
 
 
-def test_images_must_belong_to_the_items() -> None:
+def test_demo_result_mismatched_images_raise() -> None:
     with pytest.raises(DataError, match="59 images for 60 items"):
         demo_result(images=np.zeros((59, 4, 4, 1), dtype=np.uint8))

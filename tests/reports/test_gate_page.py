@@ -31,7 +31,7 @@ def document(verdict: str, **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("verdict", ["PASS", "INCONCLUSIVE", "FAIL"])
-def test_the_page_says_verdict_and_numbers(tmp_path: Path, verdict: str) -> None:
+def test_gate_page_shows_verdict_and_numbers(tmp_path: Path, verdict: str) -> None:
     path = gate_page(document(verdict), tmp_path / "gate.html", command="midspan gate …")
     text = path.read_text(encoding="utf-8")
     check_page(text)
@@ -39,7 +39,7 @@ def test_the_page_says_verdict_and_numbers(tmp_path: Path, verdict: str) -> None
         assert expected in text
 
 
-def test_groups_and_worst_queries_are_only_text(tmp_path: Path) -> None:
+def test_gate_page_escapes_groups_and_queries(tmp_path: Path) -> None:
     hostile = "<script>alert(1)</script>"
     groups = {hostile: [dict(CHECKS[0], verdict="FAIL"), dict(CHECKS[1], verdict="PASS")]}
     path = gate_page(

@@ -20,7 +20,7 @@ def decoded(uri: str) -> Image.Image:
     return Image.open(io.BytesIO(base64.b64decode(body)))
 
 
-def test_small_images_are_kept_exactly() -> None:
+def test_data_uri_small_image_is_lossless() -> None:
     rng = np.random.default_rng(0)
     for channels, mode in ((1, "L"), (3, "RGB"), (4, "RGBA")):
         image = rng.integers(0, 256, size=(20, 32, channels), dtype=np.uint8)
@@ -29,7 +29,7 @@ def test_small_images_are_kept_exactly() -> None:
         assert np.array_equal(np.asarray(picture).reshape(image.shape), image)
 
 
-def test_large_images_become_small() -> None:
+def test_data_uri_large_image_is_reduced() -> None:
     rng = np.random.default_rng(0)
     image = rng.integers(0, 256, size=(224, 112, 3), dtype=np.uint8)
     uri = data_uri(image, side=64)
@@ -80,7 +80,7 @@ def items(*ids: str) -> Embeddings:
     )
 
 
-def test_images_of_a_set_are_found_by_id() -> None:
+def test_images_of_a_set_are_matched_by_id() -> None:
     read = image_reader(items("a", "b", "c", "broken"), Folder())
     first, second, third, fourth = (read(row) for row in range(4))
     assert first is not None
@@ -91,7 +91,7 @@ def test_images_of_a_set_are_found_by_id() -> None:
     assert fourth is None  # not readable
 
 
-def test_images_of_an_array_are_found_by_row() -> None:
+def test_images_of_an_array_are_matched_by_row() -> None:
     read = image_reader(items("a", "b"), np.arange(2, dtype=np.uint8).reshape(2, 1, 1, 1))
     assert [int(image.max()) for image in (read(0), read(1)) if image is not None] == [0, 1]
     assert image_reader(items("a"), None)(0) is None

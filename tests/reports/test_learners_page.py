@@ -31,7 +31,7 @@ def items(*, noise: float, seed: int = 0, judged: bool = True) -> Embeddings:
     return Embeddings(ids, vectors, Space("new", 16), columns)
 
 
-def test_numbers_pictures_and_panels(tmp_path: Path) -> None:
+def test_learners_page_shows_numbers_images_and_panels(tmp_path: Path) -> None:
     clean = items(noise=0.7)
     path = learners_page(
         clean,
@@ -64,7 +64,7 @@ def test_numbers_pictures_and_panels(tmp_path: Path) -> None:
     assert "<i>0" not in text  # ids are only text
 
 
-def test_without_confidences_and_damage_it_is_about_learners_alone(tmp_path: Path) -> None:
+def test_learners_page_without_confidences_shows_learners_only(tmp_path: Path) -> None:
     path = learners_page(items(noise=0.5, judged=False), tmp_path / "p.html", count=2)
     walk = check_page(path.read_text(encoding="utf-8"))
     assert "Learner 2" in walk.by_tag["h3"]
@@ -77,7 +77,7 @@ def test_learners_page_single_slice_has_no_special_queries(tmp_path: Path) -> No
     assert "h3" not in walk.by_tag
 
 
-def test_damaged_copies_must_be_of_the_same_items(tmp_path: Path) -> None:
+def test_learners_page_degraded_of_other_items_raises(tmp_path: Path) -> None:
     with pytest.raises(EvaluationError, match="same order"):
         learners_page(
             items(noise=0.5),
@@ -87,7 +87,7 @@ def test_damaged_copies_must_be_of_the_same_items(tmp_path: Path) -> None:
         )
 
 
-def test_confidences_are_drawn_as_quantiles() -> None:
+def test_confidence_plot_draws_quantiles() -> None:
     values = np.tile(np.arange(1.0, 12.0)[:, None], (1, 3))  # 10, 50, 90 % are 2, 6, 10
     svg = confidence_plot({"clean": values, "blur": values / 2}, title="t", name="c")
     assert svg.count("c-set-") == 2

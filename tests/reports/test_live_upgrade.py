@@ -18,7 +18,7 @@ def page_of(folder: Path, **changes: object) -> Walk:
     return check_page(demo_page(result, folder / "page.html").read_text(encoding="utf-8"))
 
 
-def test_the_story_is_on_the_page(tmp_path: Path) -> None:
+def test_demo_page_shows_the_live_upgrade(tmp_path: Path) -> None:
     walk = page_of(tmp_path)
     text = " ".join(walk.text.split())
     assert "A live upgrade, and back" in text
@@ -32,12 +32,12 @@ def test_the_story_is_on_the_page(tmp_path: Path) -> None:
     assert "midspan upgrade start demo/gallery.midspan --to demo/compatible/test.npz" in commands
 
 
-def test_without_an_upgrade_the_page_has_no_such_part(tmp_path: Path) -> None:
+def test_demo_page_without_an_upgrade_omits_it(tmp_path: Path) -> None:
     page = demo_page(demo_result(), tmp_path / "page.html").read_text(encoding="utf-8")
     assert "A live upgrade" not in check_page(page).text
 
 
-def test_plain_scores_are_not_said_to_be_calibrated(tmp_path: Path) -> None:
+def test_live_upgrade_with_plain_scores_does_not_mention_calibration(tmp_path: Path) -> None:
     assert "brought to one scale" not in page_of(tmp_path, mixing="plain").text
 
 
@@ -54,13 +54,13 @@ def test_upgrade_tiles_show_failed_searches() -> None:
     assert back.note == "✗ 198 of 200 answers as before the start"
 
 
-def test_a_dip_below_the_old_service_is_said() -> None:
+def test_live_upgrade_dip_below_the_old_service_is_stated() -> None:
     assert "At no point was the search worse" in upgrade_words(live_upgrade())
     words = upgrade_words(live_upgrade(values=(0.71, 0.69, 0.8)))
     assert "with 50 % new vectors it had 0.690, where the old encoder had 0.701" in words
 
 
-def test_the_plot_has_all_points() -> None:
+def test_upgrade_plot_has_all_points() -> None:
     plot = upgrade_plot(live_upgrade(values=(0.7123, 0.7654, 0.8351)))
     assert plot.startswith("<svg")
     assert "from 0.712 to 0.835" in plot

@@ -31,7 +31,7 @@ def test_signed_formats_the_sign(value: float | None, text: str) -> None:
     assert numbers.signed(value) == text
 
 
-def test_a_tiny_difference_is_not_called_zero() -> None:
+def test_signed_tiny_difference_is_not_zero() -> None:
     assert numbers.amount(0.00002) == "less than 0.001"
     assert numbers.amount(-0.0314) == "0.031"
     assert numbers.amount(0.0) == "0.000"

@@ -8,7 +8,7 @@ from jinja2 import UndefinedError
 from midspan.reports.page import render, write_text
 
 
-def test_a_forgotten_value_is_an_error() -> None:
+def test_render_missing_value_raises() -> None:
     with pytest.raises(UndefinedError, match="caption"):
         render("table.html.j2", {"columns": [], "rows": [], "footer": []})
 

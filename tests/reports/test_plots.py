@@ -68,7 +68,7 @@ def projection() -> str:
     return projection_plot(old, new, classes, limits=limits, title="spaces", name="space")
 
 
-def test_projection_has_every_item_twice() -> None:
+def test_projection_plot_has_every_item_twice() -> None:
     root = parse(projection())
     for number, count in ((0, 4), (1, 3), (9, 2)):
         for kind in ("old", "new"):
@@ -78,7 +78,7 @@ def test_projection_has_every_item_twice() -> None:
     assert ways.attrib["d"].count("L") == 9
 
 
-def test_panels_share_their_axes() -> None:
+def test_projection_panels_share_their_axes() -> None:
     old = np.array([[0.0, 0.0], [1.0, 2.0]])
     limits = shared_limits(old, old + 5)
     left, right, bottom, top = limits
@@ -97,7 +97,7 @@ def test_panels_share_their_axes() -> None:
     assert places[0] == places[1]
 
 
-def test_projection_of_equal_points() -> None:
+def test_projection_plot_of_equal_points_is_drawn() -> None:
     same = np.zeros((3, 2))
     plot = projection_plot(
         same, same, np.zeros(3, int), limits=shared_limits(same), title="", name="p"
@@ -171,7 +171,7 @@ def test_curve_plot_positions_follow_the_values() -> None:
     assert np.isclose((y1 - y2) / (y0 - y2), 2 / 3, atol=0.001)
 
 
-def test_curves_of_two_metrics_are_refused() -> None:
+def test_curve_plot_of_two_metrics_raises() -> None:
     with pytest.raises(ValueError, match="Recall@1 and mAP"):
         curve_plot({"a": curve(), "b": curve("recall@1")}, title="t")
 
@@ -186,7 +186,7 @@ def matrix() -> str:
     return matrix_plot(values, ["phi1", "phi2", "漢字"], title="matrix")
 
 
-def test_matrix_shows_every_number_and_judges_below_the_diagonal() -> None:
+def test_matrix_plot_shows_every_number_and_marks_below_the_diagonal() -> None:
     root = parse(matrix())
     shown = texts(root)
     for text in ("0.700", "0.100", "0.300", "0.720 ✓", "0.800", "0.690 ✗", "0.780 ✗", "0.850"):
@@ -201,12 +201,12 @@ def test_matrix_plot_without_a_name_for_each_encoder_raises() -> None:
         matrix_plot(np.zeros((2, 3)), ["a", "b"], title="t")
 
 
-def test_matrix_of_nothing_but_zeros() -> None:
+def test_matrix_plot_of_zeros_is_drawn() -> None:
     assert texts(parse(matrix_plot(np.zeros((1, 1)), ["a"], title="t"))).count("0.000") == 1
 
 
 @pytest.mark.parametrize(
     "draw", [dots_plot, projection, lambda: roc_plot(rocs(), title="ROC"), lines, matrix]
 )
-def test_same_numbers_same_bytes(draw: Callable[[], str]) -> None:
+def test_plots_are_deterministic(draw: Callable[[], str]) -> None:
     assert draw() == draw()

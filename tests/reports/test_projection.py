@@ -25,7 +25,7 @@ def rotated(vectors: FloatArray, *, seed: int = 1) -> FloatArray:
     return turned
 
 
-def test_a_compatible_space_lies_on_the_old_one_and_a_foreign_one_does_not() -> None:
+def test_project_compatible_space_overlaps_the_old_one() -> None:
     old, labels = blobs(12, 10)
     rng = np.random.default_rng(3)
     near = (old + 0.05 * rng.normal(size=old.shape)).astype(np.float32)
@@ -39,7 +39,7 @@ def test_a_compatible_space_lies_on_the_old_one_and_a_foreign_one_does_not() -> 
     assert seen.at_home("far") < 24
 
 
-def test_rows_and_classes_belong_to_the_labels() -> None:
+def test_project_rows_and_classes_follow_the_labels() -> None:
     old, labels = blobs(5, 7)
     names = np.array([f"klasse {label}" for label in labels])
     seen = project(old, {}, names, classes=3, per_class=4, seed=5)
@@ -47,7 +47,7 @@ def test_rows_and_classes_belong_to_the_labels() -> None:
     assert len(set(seen.rows.tolist())) == 12
 
 
-def test_coordinates_are_the_principal_components_of_the_centres() -> None:
+def test_project_coordinates_equal_principal_components_of_centres() -> None:
     old, labels = blobs(8, 5)
     seen = project(old, {}, labels, classes=8, per_class=5)
     unit = old / np.linalg.norm(old, axis=1, keepdims=True)
@@ -57,7 +57,7 @@ def test_coordinates_are_the_principal_components_of_the_centres() -> None:
     assert np.allclose(np.abs(seen.old), np.abs(expected), atol=1e-5)
 
 
-def test_classes_are_chosen_for_distance_and_size() -> None:
+def test_project_chooses_distant_and_large_classes() -> None:
     angles = np.deg2rad([0, 3, 90, 93, 180, 270])
     centres = np.stack([np.cos(angles), np.sin(angles)], axis=1)
     labels = np.repeat(np.arange(6), 4)
@@ -71,7 +71,7 @@ def test_classes_are_chosen_for_distance_and_size() -> None:
 
 
 @pytest.mark.parametrize(("classes", "dim"), [(1, 8), (2, 8), (3, 2), (3, 1)])
-def test_few_classes_or_dimensions(classes: int, dim: int) -> None:
+def test_project_few_classes_or_dims_works(classes: int, dim: int) -> None:
     old, labels = blobs(classes, 6, dim=dim)
     seen = project(old, {"new": old}, labels)
     assert len(seen.labels) == classes
@@ -81,12 +81,12 @@ def test_few_classes_or_dimensions(classes: int, dim: int) -> None:
         assert np.ptp(seen.old, axis=0).min() > 0
 
 
-def test_all_vectors_equal() -> None:
+def test_project_equal_vectors_are_at_the_origin() -> None:
     seen = project(np.ones((4, 3), dtype=np.float32), {}, np.zeros(4))
     assert np.allclose(seen.old, 0)
 
 
-def test_same_seed_same_picture() -> None:
+def test_project_same_seed_is_equal() -> None:
     old, labels = blobs(5, 30)
 
     def rows(seed: int) -> tuple[int, ...]:
@@ -102,7 +102,7 @@ def test_project_other_dim_raises_evaluation_error() -> None:
         project(old, {"wide": old[:, :8]}, labels)
 
 
-def test_at_home_counts_in_the_plane() -> None:
+def test_at_home_counts_items_nearest_to_their_class() -> None:
     seen = Projection(
         labels=("a", "b"),
         rows=np.arange(4),

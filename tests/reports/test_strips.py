@@ -9,7 +9,7 @@ from midspan.spaces import Embeddings, Space
 from tests.reports.demo_results import embeddings, vectors
 
 
-def test_first_results_leave_the_query_out() -> None:
+def test_first_results_exclude_the_query() -> None:
     rng = np.random.default_rng(0)
     gallery = rng.normal(size=(30, 5)).astype(np.float32)
     queries = gallery[[4, 9]] + rng.normal(0, 0.5, size=(2, 5)).astype(np.float32)
@@ -20,7 +20,7 @@ def test_first_results_leave_the_query_out() -> None:
         assert rows.tolist() == ranking[:6]
 
 
-def test_the_own_item_may_be_far_down() -> None:
+def test_first_results_exclude_the_query_even_when_not_first() -> None:
     gallery = np.array([[1, 0], [1, 0.1], [1, 0.2], [-1, 0]], dtype=np.float32)
     (found,) = first_results(
         gallery[:1], gallery, own=np.array([3]), top=2, metric="cosine"
@@ -34,7 +34,7 @@ def test_first_results_top_beyond_the_gallery_returns_all() -> None:
     assert sorted(found.tolist()) == [1, 2]
 
 
-def test_l2_is_not_cosine() -> None:
+def test_first_results_follow_the_metric() -> None:
     gallery = np.array([[9, 0], [1, 1], [0, 9]], dtype=np.float32)
     query = np.array([[1, 0]], dtype=np.float32)
     best = {
@@ -44,7 +44,7 @@ def test_l2_is_not_cosine() -> None:
     assert best == {"cosine": [0], "l2": [1]}
 
 
-def test_queries_are_of_different_classes_and_have_partners() -> None:
+def test_strip_queries_are_of_distinct_classes_with_partners() -> None:
     labels = np.array(list("aaabbbcccd"))
     rows = pick_queries(labels, count=3, seed=0)
     assert sorted(labels[rows]) == ["a", "b", "c"]
@@ -54,19 +54,19 @@ def test_queries_are_of_different_classes_and_have_partners() -> None:
     assert len(pick_queries(np.arange(5), count=3, seed=0)) == 0
 
 
-def test_queries_follow_the_seed() -> None:
+def test_strip_queries_depend_on_the_seed() -> None:
     labels = np.repeat(np.arange(20), 5)
     draws = [pick_queries(labels, count=5, seed=seed).tolist() for seed in (0, 0, 1)]
     assert draws[0] == draws[1] != draws[2]
 
 
-def test_queries_are_not_drawn_in_the_order_of_classes() -> None:
+def test_strip_queries_are_not_in_class_order() -> None:
     labels = np.repeat(np.arange(50), 3)
     drawn = {int(labels[row]) for s in range(10) for row in pick_queries(labels, count=3, seed=s)}
     assert max(drawn) > 25
 
 
-def test_results_are_judged_by_label() -> None:
+def test_strip_results_are_right_when_labels_match() -> None:
     labels = np.array(["x", "y", "x", "z"])
     album = Album(embeddings("old", vectors(labels), labels), None)
     strip = album.results("old", tone="old", query=0, ranked=[2, 1, 3])
@@ -79,7 +79,7 @@ def test_results_are_judged_by_label() -> None:
     assert strip.hits[0].picture.image is None
 
 
-def test_each_thumbnail_is_of_its_own_row() -> None:
+def test_strip_thumbnails_match_their_rows() -> None:
     labels = np.array(["x", "y", "x"])
     images = np.arange(3, dtype=np.uint8).reshape(3, 1, 1, 1) * np.ones((1, 4, 4, 1), np.uint8)
     album = Album(embeddings("old", vectors(labels), labels), images)
@@ -88,7 +88,7 @@ def test_each_thumbnail_is_of_its_own_row() -> None:
     assert uris[0] is uris[3]  # made once
 
 
-def test_classes_are_called_by_name() -> None:
+def test_album_picture_label_is_the_class_name() -> None:
     labels = np.array([0, 1])
     named = embeddings("old", vectors(labels), labels).with_columns(
         {"labels": np.array(["tulip", "rose"])}

@@ -28,11 +28,11 @@ def test_svg_is_complete_and_uses_the_colours_of_the_page() -> None:
     assert plot.count("http") == 1  # the namespace
 
 
-def test_every_colour_has_its_own_variable() -> None:
+def test_svg_every_colour_has_its_variable() -> None:
     assert len(set(VARIABLES.values())) == len(VARIABLES)
 
 
-def test_same_input_same_bytes() -> None:
+def test_svg_is_deterministic() -> None:
     assert draw() == draw()
 
 
@@ -42,7 +42,7 @@ def test_svg_ids_of_two_plots_are_distinct() -> None:
     assert not first & second
 
 
-def test_references_follow_the_ids() -> None:
+def test_svg_references_match_the_ids() -> None:
     root = ElementTree.fromstring(draw())
     ids = {element.attrib["id"] for element in root.iter() if "id" in element.attrib}
     uses = [e.attrib["href"][1:] for e in root.iter() if e.tag.endswith("use")]
@@ -52,7 +52,7 @@ def test_references_follow_the_ids() -> None:
     assert set(uses) | set(clips) <= ids
 
 
-def test_hostile_and_foreign_text_stays_text() -> None:
+def test_svg_escapes_hostile_text() -> None:
     hostile = '<script>alert(1)</script> $\\frac{ id="x" #1b2530 漢字 \x00\x1b'
     root = ElementTree.fromstring(draw(hostile := label(hostile, longest=100)))
     texts = [element.text for element in root.iter() if element.tag.endswith("text")]
@@ -63,7 +63,7 @@ def test_hostile_and_foreign_text_stays_text() -> None:
     assert root.attrib["aria-labelledby"] == title.attrib["id"]
 
 
-def test_label_is_one_short_line() -> None:
+def test_label_is_cut_to_one_short_line() -> None:
     assert label("a\n b\x00\tc") == "a b c"
     assert label("x" * 50, longest=10) == "x" * 9 + "…"
     assert label(17) == "17"

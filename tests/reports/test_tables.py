@@ -19,7 +19,7 @@ class Pair:
     value: float
 
 
-def test_rounded_is_plain_json() -> None:
+def test_rounded_gives_plain_json() -> None:
     value = {
         "f": np.float32(0.1),
         "i": np.int64(3),
@@ -49,7 +49,7 @@ def test_rounded_is_plain_json() -> None:
     }
 
 
-def test_csv_reads_back() -> None:
+def test_csv_text_round_trip_is_equal() -> None:
     rows = [
         {"method": "bct", "cross": 0.5},
         {"method": 'a "quoted", name\nin two lines', "cross": float("nan"), "seed": 3},
@@ -61,7 +61,7 @@ def test_csv_reads_back() -> None:
     ]
 
 
-def test_csv_columns_may_be_chosen() -> None:
+def test_csv_text_writes_the_chosen_columns() -> None:
     text = csv_text([{"a": 1, "b": 2.34567}], columns=["b", "c"], digits=2)
     assert text == "b,c\n2.35,\n"
     assert csv_text([], columns=["a"]) == "a\n"
