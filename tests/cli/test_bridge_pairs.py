@@ -33,7 +33,7 @@ def shop(tmp_path: Path, midspan: Command) -> Path:
     return place
 
 
-def test_a_bridge_from_a_gallery_is_that_of_the_two_files(
+def test_bridge_fit_from_a_gallery_equals_the_two_files(
     shop: Path, tmp_path: Path, midspan: Command
 ) -> None:
     (tmp_path / "photos" / "07.png").write_bytes(b"no image")
@@ -62,7 +62,7 @@ def test_a_bridge_from_a_gallery_is_that_of_the_two_files(
     assert np.allclose(bridge.transform(old).vectors, same.vectors, atol=1e-4)
 
 
-def test_half_of_either_way_is_refused(shop: Path, tmp_path: Path, midspan: Command) -> None:
+def test_bridge_fit_incomplete_sources_exits_2(shop: Path, tmp_path: Path, midspan: Command) -> None:
     for words in (["--gallery", shop], ["--encoder", "x"], ["--source", "a.npz"], []):
         code, _, err = midspan("bridge", "fit", *words, "--out", tmp_path / "b")
         assert code == 2

@@ -93,7 +93,7 @@ def test_every_verb_has_help_and_json(run: Run) -> None:
         assert (command.callback.__doc__ or "").strip(), command.name
 
 
-def test_version(run: Run) -> None:
+def test_version_option_prints_the_version(run: Run) -> None:
     from midspan import __version__
 
     assert run("--version")[1].strip() == f"midspan {__version__}"
@@ -107,7 +107,7 @@ def test_train_prints_one_json_document(run: Run, trained: Path, tmp_path: Path)
     assert "train:" in err  # progress goes elsewhere
 
 
-def test_train_for_people_and_changes(run: Run, trained: Path, tmp_path: Path) -> None:
+def test_train_prints_a_summary_and_takes_changes(run: Run, trained: Path, tmp_path: Path) -> None:
     code, out, _ = run(
         "train", trained / "run.toml", "--out", tmp_path / "r", "--set", "encoder.dim=8"
     )
@@ -130,7 +130,7 @@ def test_known_errors_are_one_line_and_exit_1(run: Run, tmp_path: Path) -> None:
     assert json.loads(out)["error"]["type"] == "ConfigError"
 
 
-def test_runs(run: Run, trained: Path) -> None:
+def test_runs_lists_state_and_method(run: Run, trained: Path) -> None:
     code, out, _ = run("runs", trained / "runs", "--json")
     assert code == 0
     (only,) = json.loads(out)["runs"]
@@ -163,7 +163,7 @@ def test_embed_folder_with_a_broken_image(run: Run, trained: Path, tmp_path: Pat
     assert not list(tmp_path.glob("f.npz*"))
 
 
-def test_embed_a_broken_encoder_or_nothing(run: Run, trained: Path, tmp_path: Path) -> None:
+def test_embed_no_images_or_broken_encoder_exits_2(run: Run, trained: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for encoder, images in (
         (trained / "runs" / "first", tmp_path / "empty"),
@@ -188,7 +188,7 @@ def test_eval_json_contract(run: Run, tmp_path: Path) -> None:
     assert "map" in run("eval", "--query", path)[1]
 
 
-def test_eval_refuses_two_spaces_unless_told(run: Run, tmp_path: Path) -> None:
+def test_eval_two_spaces_requires_direct(run: Run, tmp_path: Path) -> None:
     query = vectors(tmp_path / "q.npz", space="one")
     gallery = vectors(tmp_path / "g.npz", space="two", seed=1)
     code, _, err = run("eval", "--query", query, "--gallery", gallery)
@@ -199,7 +199,7 @@ def test_eval_refuses_two_spaces_unless_told(run: Run, tmp_path: Path) -> None:
     assert json.loads(out)["n_gallery"] == 40
 
 
-def test_eval_mistakes(run: Run, tmp_path: Path) -> None:
+def test_eval_unknown_metric_or_protocol_exits_2(run: Run, tmp_path: Path) -> None:
     path = vectors(tmp_path / "q.npz")
     for words in (
         ["--metrics", "mapp"],
@@ -249,14 +249,14 @@ def test_compare_json_contract(run: Run, tmp_path: Path) -> None:
     assert (tmp_path / "page.html").read_text(encoding="utf-8").startswith("<!doctype html>")
 
 
-def test_compare_wants_one_way(run: Run, tmp_path: Path) -> None:
+def test_compare_direct_and_bridge_together_exits_2(run: Run, tmp_path: Path) -> None:
     path = vectors(tmp_path / "o.npz")
     code, _, err = run("compare", "--old", path, "--new", path, "--direct", "--bridge", "b")
     assert code == 2
     assert "exclude each other" in err
 
 
-def test_doctor(run: Run) -> None:
+def test_doctor_lists_libraries_and_devices(run: Run) -> None:
     code, out, _ = run("doctor", "--json")
     assert code == 0
     document = json.loads(out)
@@ -378,7 +378,7 @@ def test_bridge_fit_apply_and_use(run: Run, tmp_path: Path) -> None:
     assert (tmp_path / "gate.html").exists()
 
 
-def test_bridge_with_settings_and_mistakes(run: Run, tmp_path: Path) -> None:
+def test_bridge_fit_settings_are_passed_and_mistakes_exit_2(run: Run, tmp_path: Path) -> None:
     old, new = paired(tmp_path)
     words = ["bridge", "fit", "--source", old, "--target", new, "--out", tmp_path / "b"]
     code, out, _ = run(*words, "--method", "procrustes")

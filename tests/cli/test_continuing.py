@@ -100,7 +100,7 @@ def test_embed_continues_after_ctrl_c_with_the_same_result(
     assert [path.name for path in out.parent.iterdir()] == ["parts.npz"]
 
 
-def test_folder_of_the_users_own_in_the_place_of_batches_is_left_alone(
+def test_embed_existing_foreign_batch_folder_is_refused_and_kept(
     midspan: Command, photos: Path, encoder: Path, tmp_path: Path
 ) -> None:
     mine = tmp_path / "x.npz.batches" / "notes.txt"
@@ -112,7 +112,7 @@ def test_folder_of_the_users_own_in_the_place_of_batches_is_left_alone(
     assert mine.read_text() == "mine"
 
 
-def test_embed_refuses_a_space_for_images(
+def test_embed_space_for_images_exits_2(
     midspan: Command, photos: Path, encoder: Path, tmp_path: Path
 ) -> None:
     code, _, err = midspan("embed", encoder, photos, "--out", tmp_path / "x.npz", "--space", "mine")
@@ -121,7 +121,7 @@ def test_embed_refuses_a_space_for_images(
 
 
 @pytest.mark.usefixtures("small_batches")
-def test_batches_of_another_encoder_are_not_used(
+def test_embed_batches_of_another_encoder_are_not_used(
     midspan: Command, photos: Path, encoder: Path, tmp_path: Path, stop: Stop
 ) -> None:
     other = build_encoder(backbone="small-cnn", dim=8, size=12, channels=3, seed=1)
@@ -165,7 +165,7 @@ def test_gallery_create_and_add_continue_after_ctrl_c(
 
 
 @pytest.mark.usefixtures("small_batches")
-def test_add_of_other_images_under_known_ids_is_refused_before_the_work(
+def test_gallery_add_known_ids_exits_before_embedding(
     midspan: Command, photos: Path, encoder: Path, tmp_path: Path, stop: Stop
 ) -> None:
     shop = tmp_path / "shop.midspan"

@@ -50,7 +50,7 @@ def images() -> ImageSet:
     )
 
 
-def test_up_and_back(images: ImageSet, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_demo_upgrade_runs_and_rolls_back(images: ImageSet, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     new = Pixels().embed(images, progress=False)
     noise = np.random.default_rng(1).normal(0, 60, size=new.vectors.shape).astype(np.float32)
     old = Embeddings(new.ids, new.vectors + noise, OLD, new.columns)
@@ -80,7 +80,7 @@ def test_up_and_back(images: ImageSet, tmp_path: Path, capsys: pytest.CaptureFix
     assert "0 failed" in printed
 
 
-def test_a_search_that_fails_or_comes_back_short_is_counted() -> None:
+def test_demo_search_failed_or_short_is_counted() -> None:
     query = Embeddings(np.array(["q"]), np.ones((1, DIM), np.float32), OLD)
     answers: Iterator[Exception | list[list[Hit]]] = iter(
         [RuntimeError("gone"), [[]], [[Hit("a", 1.0, OLD, None, {}, 1.0)] * RESULTS]]
@@ -107,5 +107,5 @@ def test_a_search_that_fails_or_comes_back_short_is_counted() -> None:
 @pytest.mark.parametrize(
     ("value", "bar"), [(0.0, ""), (1.0, "████"), (0.5, "██"), (0.53, "██▏"), (float("nan"), "")]
 )
-def test_bars(value: float, bar: str) -> None:
+def test_text_bar_draws_the_share(value: float, bar: str) -> None:
     assert text_bar(value, width=4) == bar

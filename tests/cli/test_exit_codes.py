@@ -46,7 +46,7 @@ def test_gate_exits_with_the_code_of_its_verdict(
     assert (document["verdict"], got) == (verdict, code), document["checks"]
 
 
-def test_gate_with_a_missing_file_is_an_error_and_no_verdict(
+def test_gate_missing_file_exits_2_without_a_verdict(
     midspan: Command, tmp_path: Path
 ) -> None:
     before = rows(tmp_path / "a.npz", 0.5)
@@ -62,7 +62,7 @@ def test_gate_with_a_missing_file_is_an_error_and_no_verdict(
         ["bridge", "compare", "--source", "OLD", "--target", "OLD", "--min-retention", 95],
     ],
 )
-def test_percentage_in_the_place_of_a_ratio_is_an_error_and_no_verdict(
+def test_gate_percentage_instead_of_a_ratio_exits_2(
     midspan: Command, tmp_path: Path, words: list[Any]
 ) -> None:
     rows = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
@@ -74,7 +74,7 @@ def test_percentage_in_the_place_of_a_ratio_is_an_error_and_no_verdict(
     assert "--min-retention: expected a ratio between 0 and 2" in err
 
 
-def test_eval_says_how_many_queries_have_nothing_to_find(midspan: Command, tmp_path: Path) -> None:
+def test_eval_counts_queries_without_a_relevant_item(midspan: Command, tmp_path: Path) -> None:
     rows = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
     space, names = Space("one", 4), np.array(["ant", "bee"]).repeat(10)
     query = Embeddings(np.arange(20).astype(str), rows, space, {"labels": names})
@@ -85,14 +85,14 @@ def test_eval_says_how_many_queries_have_nothing_to_find(midspan: Command, tmp_p
     assert json.loads(midspan(*words, "--json")[1])["n_answerable"] == 10
 
 
-def test_unknown_option_and_known_error_have_the_same_code(
+def test_unknown_option_and_known_error_exit_2(
     midspan: Command, tmp_path: Path
 ) -> None:
     assert midspan("gate", "--befor", "x")[0] == 2
     assert midspan("gallery", "info", tmp_path / "none.midspan")[0] == 2
 
 
-def test_defect_and_operating_system_error_are_not_taken_for_fail(
+def test_defect_and_operating_system_error_exit_2(
     midspan: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def defect(*_: object) -> None:
@@ -111,7 +111,7 @@ def test_defect_and_operating_system_error_are_not_taken_for_fail(
     assert err == "error: [Errno 28] No space left on device\n"
 
 
-def test_upgrade_gate_that_cannot_decide_exits_with_three(midspan: Command, tmp_path: Path) -> None:
+def test_upgrade_gate_inconclusive_exits_3(midspan: Command, tmp_path: Path) -> None:
     with make("sqlite", tmp_path) as gallery:
         shop = gallery.location
     new = vectors(ids(60), NEW).save(tmp_path / "new.npz")
@@ -132,7 +132,7 @@ def test_upgrade_gate_that_cannot_decide_exits_with_three(midspan: Command, tmp_
         assert gallery.state.upgrade["gate"] == "FAIL"
 
 
-def test_help_says_what_the_codes_mean(midspan: Command) -> None:
+def test_help_explains_the_exit_codes(midspan: Command) -> None:
     code, out, _ = midspan("--help")
     assert code == 0
     assert "1 FAIL or incomplete, 2 error, 3 INCONCLUSIVE" in " ".join(out.split())

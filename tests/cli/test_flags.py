@@ -65,7 +65,7 @@ def all_flags() -> set[str]:
     return flags | {"--help"}
 
 
-def test_library_messages_name_no_flags() -> None:
+def test_library_messages_contain_no_flags() -> None:
     wrong = [
         f"{file.relative_to(SOURCE)}: {text}"
         for file in library_files()
@@ -76,7 +76,7 @@ def test_library_messages_name_no_flags() -> None:
     assert wrong == []
 
 
-def test_command_line_messages_name_flags_that_exist() -> None:
+def test_cli_messages_name_existing_flags_only() -> None:
     known = all_flags()
     named = {
         (file.name, flag)
@@ -106,11 +106,11 @@ def test_command_line_messages_name_flags_that_exist() -> None:
         ([], "nothing `out`", "nothing `out` (in Python)"),
     ],
 )
-def test_arguments_become_flags_of_the_verb(words: list[str], message: str, shown: str) -> None:
+def test_error_argument_names_become_flags_of_the_verb(words: list[str], message: str, shown: str) -> None:
     assert shown in with_flags(message, words)
 
 
-def test_search_with_vectors_of_a_stranger_names_no_flag(midspan: Command, tmp_path: Path) -> None:
+def test_gallery_search_vectors_of_another_space_names_no_flag(midspan: Command, tmp_path: Path) -> None:
     place = tmp_path / "shop.midspan"
     midspan("gallery", "create", place, "--embeddings", vectors(tmp_path / "a.npz", OLD, range(30)))
     other = vectors(tmp_path / "o.npz", OTHER, range(30, 50))
@@ -123,7 +123,7 @@ def test_search_with_vectors_of_a_stranger_names_no_flag(midspan: Command, tmp_p
     assert len(Embeddings.load(other)) == 20
 
 
-def test_an_argument_after_a_command_is_its_flag() -> None:
+def test_error_argument_after_a_command_becomes_its_flag() -> None:
     message = "delete them with midspan upgrade failures `delete`, or finish with `override`"
     shown = with_flags(message, ["upgrade", "finish", "shop.midspan"])
     assert shown == "delete them with midspan upgrade failures --delete, or finish with --override"

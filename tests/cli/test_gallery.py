@@ -44,7 +44,7 @@ def vectors(path: Path, space: Space, ids: range) -> Path:
     ).save(path)
 
 
-def test_create_add_search_info_verify_copy(run: Run, tmp_path: Path) -> None:
+def test_gallery_create_add_search_info_verify_copy_work(run: Run, tmp_path: Path) -> None:
     place = tmp_path / "shop.midspan"
     first = vectors(tmp_path / "a.npz", OLD, range(30))
     more = vectors(tmp_path / "b.npz", OLD, range(30, 50))
@@ -73,7 +73,7 @@ def test_create_add_search_info_verify_copy(run: Run, tmp_path: Path) -> None:
     assert json.loads(run("gallery", "info", tmp_path / "twin.midspan", "--json")[1])["items"] == 50
 
 
-def test_what_is_refused_changes_nothing(run: Run, tmp_path: Path) -> None:
+def test_gallery_refused_command_changes_nothing(run: Run, tmp_path: Path) -> None:
     place = tmp_path / "shop.midspan"
     first = vectors(tmp_path / "a.npz", OLD, range(30))
     other = vectors(tmp_path / "o.npz", OTHER, range(30, 50))
@@ -97,7 +97,7 @@ def test_what_is_refused_changes_nothing(run: Run, tmp_path: Path) -> None:
     assert run("gallery", "add", place, "--embeddings", first, "--replace")[0] == 0
 
 
-def test_how_small_vectors_are_held_is_chosen_and_changed(run: Run, tmp_path: Path) -> None:
+def test_gallery_quantise_is_set_and_changed(run: Run, tmp_path: Path) -> None:
     place = tmp_path / "shop.midspan"
     first = vectors(tmp_path / "a.npz", OLD, range(30))
     code, _, err = run("gallery", "create", place, "--embeddings", first, "--quantise", "int4")

@@ -75,7 +75,7 @@ A = {"001.Albatross": range(4), "002.Laysan": range(4), "003.Sooty": range(4)}
 B = {"002.Laysan": range(10, 14), "003.Sooty": range(10, 14), "004.Groove": range(10, 14)}
 
 
-def test_folders_with_other_classes_are_compared_by_name(
+def test_eval_folders_with_other_classes_match_by_name(
     run: Run, encoder: Path, tmp_path: Path
 ) -> None:
     for name, classes in {"a": A, "b": B}.items():
@@ -98,7 +98,7 @@ def test_folders_with_other_classes_are_compared_by_name(
     assert "the query has '007.Parakeet', '008.Rhino', the gallery '002.Laysan', '003.So" in err
 
 
-def test_gallery_items_carry_the_name_of_their_class(
+def test_gallery_payload_has_the_class_name(
     run: Run, encoder: Path, tmp_path: Path
 ) -> None:
     place = tmp_path / "shop.midspan"
@@ -118,7 +118,7 @@ def test_gallery_items_carry_the_name_of_their_class(
     }
 
 
-def test_csv_labels_are_kept_as_they_are(run: Run, encoder: Path, tmp_path: Path) -> None:
+def test_embed_csv_labels_are_kept_unchanged(run: Run, encoder: Path, tmp_path: Path) -> None:
     """Junk of Market-1501 is -1, distractors are 0000."""
     photos(tmp_path / "a", {"001": range(3)})
     lines = [f"001/a{n}.png,{label}" for n, label in enumerate(["-1", "0000", "0002"])]
@@ -149,7 +149,7 @@ def bare(path: Path, *, seed: int = 0, rows: range = range(40), **columns: Any) 
     return path
 
 
-def test_files_without_a_space_need_its_name(run: Run, tmp_path: Path) -> None:
+def test_file_without_a_space_requires_its_name(run: Run, tmp_path: Path) -> None:
     queries, gallery = bare(tmp_path / "queries.npz"), bare(tmp_path / "gallery.npz", seed=1)
     ask = ("eval", "--query", queries, "--gallery", gallery)
     code, _, err = run(*ask)
@@ -168,7 +168,7 @@ def test_files_without_a_space_need_its_name(run: Run, tmp_path: Path) -> None:
         assert "error: --space" in err
 
 
-def test_a_name_for_a_file_that_holds_another_space_is_refused(run: Run, tmp_path: Path) -> None:
+def test_space_option_for_a_file_of_another_space_exits_2(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "a.npz"
     Embeddings.load(bare(path), space="r18").save(path)
     assert run("eval", "--query", path)[0] == 0
@@ -177,7 +177,7 @@ def test_a_name_for_a_file_that_holds_another_space_is_refused(run: Run, tmp_pat
     assert "its vectors are in 'r18'" in err
 
 
-def test_the_name_of_a_space_is_recorded(run: Run, tmp_path: Path) -> None:
+def test_space_option_is_recorded_in_the_file(run: Run, tmp_path: Path) -> None:
     old, new = bare(tmp_path / "v1" / "emb.npz"), bare(tmp_path / "v2" / "emb.npz", seed=1)
     names = ("--space", "source=r18", "--space", "target=r50")
     fit = ("bridge", "fit", "--source", old, "--target", new, "--out", tmp_path / "bridge")
@@ -205,7 +205,7 @@ def test_the_name_of_a_space_is_recorded(run: Run, tmp_path: Path) -> None:
     assert run("gallery", "add", place, "--embeddings", more, "--space", "r18")[0] == 0
 
 
-def test_an_upgrade_of_files_without_a_space(run: Run, tmp_path: Path) -> None:
+def test_upgrade_with_files_without_a_space_works(run: Run, tmp_path: Path) -> None:
     old, new = bare(tmp_path / "v1" / "emb.npz"), bare(tmp_path / "v2" / "emb.npz", seed=1)
     place = tmp_path / "shop.midspan"
     assert run("gallery", "create", place, "--embeddings", old, "--space", "r18")[0] == 0
@@ -230,7 +230,7 @@ def test_an_upgrade_of_files_without_a_space(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("default::midspan.labels.NumberedLabels")
-def test_numbers_of_an_earlier_version_are_said_on_one_line(run: Run, tmp_path: Path) -> None:
+def test_numeric_labels_of_an_earlier_version_warn_on_one_line(run: Run, tmp_path: Path) -> None:
     space = Space("r50", 12, fingerprint="f-r50")
     files = [
         bare(tmp_path / name, rows=rows, space=np.array(space.to_json()))

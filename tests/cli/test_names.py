@@ -23,7 +23,7 @@ from tests.cli.conftest import Command
 ROOT = Path(__file__).parents[2]
 
 
-def test_no_verb_shows_a_name_of_earlier_versions() -> None:
+def test_help_shows_no_former_names() -> None:
     def flags(command: object) -> set[str]:
         inner = getattr(command, "commands", {})
         if inner:
@@ -63,12 +63,12 @@ def flags_of(command: Any) -> set[str]:
         ("--out", ["train", "embed", "export", "bridge fit", "bridge apply", "data split"]),
     ],
 )
-def test_one_thing_has_one_name_on_every_verb(flag: str, names: list[str]) -> None:
+def test_option_names_agree_across_verbs(flag: str, names: list[str]) -> None:
     found = verbs()
     assert [name for name in names if flag not in flags_of(found[name])] == []
 
 
-def test_metric_is_a_measure_and_distance_is_of_vectors(midspan: Command, tmp_path: Path) -> None:
+def test_distance_option_former_metric_option_still_works(midspan: Command, tmp_path: Path) -> None:
     adopt = flags_of(verbs()["gallery adopt"])
     assert "--distance" in adopt
     assert "--metric" not in adopt
@@ -83,7 +83,7 @@ def test_metric_is_a_measure_and_distance_is_of_vectors(midspan: Command, tmp_pa
             assert gallery.space.metric == "l2"
 
 
-def test_no_help_text_loses_characters() -> None:
+def test_help_text_loses_no_characters() -> None:
     """Square brackets are markup to rich: what is not escaped is not shown."""
     for name, command in verbs().items():
         texts = [command.help or "", *(getattr(one, "help", "") or "" for one in command.params)]
@@ -91,7 +91,7 @@ def test_no_help_text_loses_characters() -> None:
             assert Text.from_markup(text).plain == text.replace("\\[", "["), (name, text)
 
 
-def test_help_lists_bridges_before_galleries_and_every_protocol(midspan: Command) -> None:
+def test_help_lists_verbs_in_order_and_every_protocol(midspan: Command) -> None:
     _, out, _ = midspan("--help")
     assert out.index("Bridge encoders") < out.index("Store, search")
     shown = next(one.help for one in verbs()["eval"].params if one.name == "protocol")
@@ -126,7 +126,7 @@ def test_exclude_column_of_eval_and_gate_leaves_same_values_out(
     assert (code, "says itself what does not count" in err) == (2, True)
 
 
-def test_bridge_compare_measures_by_the_metric_that_is_asked_for(
+def test_bridge_compare_uses_the_given_metric(
     midspan: Command, tmp_path: Path
 ) -> None:
     rng = np.random.default_rng(0)
@@ -167,7 +167,7 @@ def test_batch_size_of_gallery_create_reaches_the_encoder(
     assert (code, set(sizes)) == (0, {2}), err
 
 
-def test_unknown_class_of_data_split_names_some(midspan: Command, tmp_path: Path) -> None:
+def test_data_split_unknown_class_error_lists_some(midspan: Command, tmp_path: Path) -> None:
     for kind in ("ant", "bee", "cat", "dog"):
         (tmp_path / "photos" / kind).mkdir(parents=True)
         Image.new("RGB", (4, 4)).save(tmp_path / "photos" / kind / "1.png")
@@ -186,7 +186,7 @@ def old(tmp_path: Path) -> Path:
     return made.save(tmp_path / "old.npz")
 
 
-def test_older_names_still_work(midspan: Command, old: Path, tmp_path: Path) -> None:
+def test_former_option_names_still_work(midspan: Command, old: Path, tmp_path: Path) -> None:
     shop = tmp_path / "shop.midspan"
     code, _, err = midspan("gallery", "create", shop, "--embeddings", old)
     assert code == 0, err
@@ -194,7 +194,7 @@ def test_older_names_still_work(midspan: Command, old: Path, tmp_path: Path) -> 
     assert (code, json.loads(out)["metrics"]["map"]) == (0, 1.0), err
 
 
-def test_table_in_a_pipe_shows_whole_ids(
+def test_table_in_a_pipe_shows_full_ids(
     midspan: Command, old: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shop = tmp_path / "shop.midspan"
@@ -205,7 +205,7 @@ def test_table_in_a_pipe_shows_whole_ids(
     assert all(id in out for id in Embeddings.load(old).ids.tolist())
 
 
-def test_search_by_image_embeds_it(
+def test_gallery_search_image_embeds_it(
     midspan: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from midspan.encoders import build_encoder
@@ -242,7 +242,7 @@ def test_data_split_lists_classes_by_place(midspan: Command, tmp_path: Path) -> 
     assert (code, "expected places from 1 to 3" in err) == (2, True)
 
 
-def test_doctor_knows_every_extra() -> None:
+def test_doctor_lists_every_extra() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
         "optional-dependencies"
     ]

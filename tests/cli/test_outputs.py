@@ -53,7 +53,7 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_output_below_a_file_is_refused_before_the_work(
+def test_output_below_a_file_exits_before_the_work(
     midspan: Command, places: dict[str, str], tmp_path: Path, name: str
 ) -> None:
     words, kind = COMMANDS[name]
@@ -66,7 +66,7 @@ def test_output_below_a_file_is_refused_before_the_work(
 
 
 @pytest.mark.parametrize("name", [n for n, (_, kind) in COMMANDS.items() if kind != FOLDER])
-def test_existing_file_and_unknown_ending_are_refused_before_the_work(
+def test_output_existing_or_unknown_ending_exits_before_the_work(
     midspan: Command, places: dict[str, str], tmp_path: Path, name: str
 ) -> None:
     words, kind = COMMANDS[name]
@@ -85,7 +85,7 @@ def test_existing_file_and_unknown_ending_are_refused_before_the_work(
 
 
 @pytest.mark.parametrize("name", [n for n, (_, kind) in COMMANDS.items() if kind == FOLDER])
-def test_file_in_the_place_of_a_folder_is_refused(
+def test_output_folder_that_is_a_file_exits_2(
     midspan: Command, places: dict[str, str], tmp_path: Path, name: str
 ) -> None:
     words = [places.get(word, word) for word in COMMANDS[name][0]]

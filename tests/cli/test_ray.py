@@ -72,7 +72,7 @@ def shop(tmp_path: Path, photos: Path) -> str:
 
 @pytest.mark.slow
 @pytest.mark.ray
-def test_a_backfill_and_files_of_vectors_on_a_cluster_of_this_machine(
+def test_ray_cluster_backfills_embeds_and_adds(
     run: Path, photos: Path, shop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One cluster for all three commands: to start another one takes longer than they do."""
@@ -121,7 +121,7 @@ def in_shards(photos: Path) -> Path:
     return photos.parent / "shards" / "{0..1}.tar"
 
 
-def test_what_travels_is_what_the_worker_sees(
+def test_ray_shipped_images_equal_the_local_ones(
     run: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Images in files, a set and a shard; some that are not there: as without shipping."""
@@ -175,7 +175,7 @@ def test_what_travels_is_what_the_worker_sees(
         (["embed", "RUN", "PHOTOS", "--out", "x.npz", "--ray", "auto", "--device", "cpu"], "gpus"),
     ],
 )
-def test_what_is_refused(run: Path, photos: Path, shop: str, words: list[str], match: str) -> None:
+def test_ray_unusable_settings_raise_config_error(run: Path, photos: Path, shop: str, words: list[str], match: str) -> None:
     places = {"SHOP": shop, "RUN": str(run), "PHOTOS": str(photos)}
     if "nowhere" in words:
         with Gallery.open(shop) as gallery:

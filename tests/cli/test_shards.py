@@ -37,7 +37,7 @@ def encoders(tmp_path: Path) -> tuple[Path, Path]:
 
 
 @pytest.mark.slow
-def test_embed_add_and_upgrade(
+def test_shards_embed_add_and_upgrade_work(
     tmp_path: Path, encoders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MIDSPAN_CACHE", str(tmp_path / "cache"))

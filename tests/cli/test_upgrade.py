@@ -57,7 +57,7 @@ def run() -> Run:
     return call
 
 
-def test_direct_with_vectors_alone(run: Run, shop: str, tmp_path: Path) -> None:
+def test_upgrade_direct_with_vectors_only_runs_to_forget(run: Run, shop: str, tmp_path: Path) -> None:
     new = vectors(ids(60), NEW).save(tmp_path / "new.npz")
     planned = run("plan", shop, "--to", new)
     assert (planned["items"], planned["to_embed"], planned["sample"]) == (60, 60, 60)
@@ -90,7 +90,7 @@ def test_direct_with_vectors_alone(run: Run, shop: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["map-query", "map-gallery"])
-def test_bridged_and_rolled_back(run: Run, shop: str, tmp_path: Path, mode: str) -> None:
+def test_upgrade_bridged_runs_and_rolls_back(run: Run, shop: str, tmp_path: Path, mode: str) -> None:
     new = vectors(ids(60), WIDE).save(tmp_path / "new.npz")
     ends = (WIDE, OLD) if mode == "map-query" else (OLD, WIDE)
     folder = bridge(tmp_path, *ends)
@@ -110,7 +110,7 @@ def test_bridged_and_rolled_back(run: Run, shop: str, tmp_path: Path, mode: str)
     assert run("status", shop)["phase"] == "none"
 
 
-def test_an_encoder_embeds_a_sample_for_the_evidence(
+def test_plan_with_an_encoder_embeds_a_sample(
     run: Run, shop: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(upgrade_sources, "encoder_named", lambda name, *_: (NEW, encoder(NEW)))
@@ -128,7 +128,7 @@ def test_an_encoder_embeds_a_sample_for_the_evidence(
     assert run("run", shop, "--encoder", "runs/new")["new"] == 60
 
 
-def test_mode_both_is_planned_started_for_a_share_and_searched_with_two_files(
+def test_mode_both_for_a_share_is_searched_with_two_files(
     run: Run, shop: str, tmp_path: Path
 ) -> None:
     new = vectors(ids(60), WIDE).save(tmp_path / "new.npz")
@@ -153,13 +153,13 @@ def test_mode_both_is_planned_started_for_a_share_and_searched_with_two_files(
 
 
 @pytest.mark.parametrize("share", ["150%", "-1", "half"])
-def test_a_traffic_that_is_no_share_is_refused(shop: str, share: str) -> None:
+def test_traffic_invalid_share_exits_2(shop: str, share: str) -> None:
     result = CliRunner().invoke(app, ["traffic", shop, "--", share])
     assert result.exit_code == 2
     assert "expected a share" in result.output
 
 
-def test_failures_are_listed_and_tried_again(run: Run, shop: str, tmp_path: Path) -> None:
+def test_failures_are_listed_and_retried(run: Run, shop: str, tmp_path: Path) -> None:
     part = vectors(ids(58), NEW).save(tmp_path / "part.npz")
     run("start", shop, "--to", part, "--order", "random")
     assert run("run", shop, "--embeddings", part, code=1)["failed"] == 2
@@ -173,7 +173,7 @@ def test_failures_are_listed_and_tried_again(run: Run, shop: str, tmp_path: Path
     assert run("run", shop, "--embeddings", whole)["new"] == 60
 
 
-def test_the_gate_pauses_a_bad_upgrade(run: Run, shop: str, tmp_path: Path) -> None:
+def test_run_failed_gate_pauses_the_upgrade(run: Run, shop: str, tmp_path: Path) -> None:
     names = ids(40, first=900)
     old = vectors(names, OLD).save(tmp_path / "q-old.npz")
     good = vectors(names, NEW)
@@ -212,7 +212,7 @@ def test_the_gate_pauses_a_bad_upgrade(run: Run, shop: str, tmp_path: Path) -> N
         (["run", "SHOP", "--embeddings", "NEW", "--shadow-old", "NEW"], ConfigError, "in pairs"),
     ],
 )
-def test_what_is_refused(
+def test_upgrade_invalid_request_raises(
     run: Run, tmp_path: Path, words: list[str], error: type[MidspanError], match: str
 ) -> None:
     with make("sqlite", tmp_path) as gallery:
@@ -226,7 +226,7 @@ def test_what_is_refused(
         run(*(places.get(word, word) for word in words))
 
 
-def test_the_limits_of_the_gate_may_be_set(run: Run, shop: str, tmp_path: Path) -> None:
+def test_gate_limits_are_settable(run: Run, shop: str, tmp_path: Path) -> None:
     names = ids(40, first=900)
     old = vectors(names, OLD).save(tmp_path / "q-old.npz")
     good = vectors(names, NEW)
@@ -243,7 +243,7 @@ def test_the_limits_of_the_gate_may_be_set(run: Run, shop: str, tmp_path: Path) 
     assert run("status", shop)["phase"] == "running"
 
 
-def test_the_trail_says_who_did_what(run: Run, shop: str, tmp_path: Path) -> None:
+def test_audit_log_names_actor_step_and_reason(run: Run, shop: str, tmp_path: Path) -> None:
     new = vectors(ids(60), NEW).save(tmp_path / "new.npz")
     started = time.time()
     run("start", shop, "--to", new, "--order", "random")
@@ -263,7 +263,7 @@ def test_the_trail_says_who_did_what(run: Run, shop: str, tmp_path: Path) -> Non
     assert "upgrade rollback" in shown.replace("\n", " ")
 
 
-def test_tables_for_people(shop: str, tmp_path: Path) -> None:
+def test_upgrade_verbs_print_readable_tables(shop: str, tmp_path: Path) -> None:
     new = vectors(ids(60), NEW).save(tmp_path / "new.npz")
 
     def read(*words: object) -> str:
@@ -284,7 +284,7 @@ def test_tables_for_people(shop: str, tmp_path: Path) -> None:
     assert "60 old vectors dropped" in read("forget", shop)
 
 
-def test_a_failed_gate_is_overridden_with_a_reason(run: Run, shop: str, tmp_path: Path) -> None:
+def test_resume_failed_gate_requires_a_reason(run: Run, shop: str, tmp_path: Path) -> None:
     new = vectors(ids(60), NEW).save(tmp_path / "new.npz")
     old = vectors(ids(60), OLD).save(tmp_path / "old.npz")
     run("start", shop, "--to", new)
@@ -304,7 +304,7 @@ def test_a_failed_gate_is_overridden_with_a_reason(run: Run, shop: str, tmp_path
     assert run("finish", shop, "--override", "two is a typo")["left"] == 0
 
 
-def test_a_log_of_clicks_judges(run: Run, shop: str, tmp_path: Path) -> None:
+def test_gate_click_log_gives_a_verdict(run: Run, shop: str, tmp_path: Path) -> None:
     new = vectors(ids(60), NEW).save(tmp_path / "new.npz")
     old = vectors(ids(60), OLD).save(tmp_path / "old.npz")
     run("start", shop, "--to", new)
@@ -330,7 +330,7 @@ def test_a_log_of_clicks_judges(run: Run, shop: str, tmp_path: Path) -> None:
         run("run", shop, "--embeddings", new, "--queries", log)
 
 
-def test_items_that_cannot_be_embedded_are_deleted_on_demand(
+def test_failures_delete_removes_items_without_a_vector(
     run: Run, shop: str, tmp_path: Path
 ) -> None:
     new = vectors(ids(59), NEW).save(tmp_path / "new.npz")
@@ -345,13 +345,13 @@ def test_items_that_cannot_be_embedded_are_deleted_on_demand(
 
 
 @pytest.mark.parametrize("given", ["7", "x", "-1d", "d"])
-def test_a_time_to_keep_old_vectors_is_checked(shop: str, given: str) -> None:
+def test_finish_invalid_keep_time_exits_2(shop: str, given: str) -> None:
     result = CliRunner().invoke(app, ["finish", shop, "--keep-old", given])
     assert result.exit_code == 2
     assert "expected a time such as" in " ".join(result.output.split())
 
 
-def test_an_upgrade_without_the_promise_of_a_rollback_takes_new_vectors(
+def test_start_no_rollback_accepts_new_vectors_only(
     run: Run, shop: str, tmp_path: Path
 ) -> None:
     new = vectors(ids(60), NEW).save(tmp_path / "new.npz")
@@ -377,7 +377,7 @@ class Brightness:
         return Embeddings(np.array(ids, dtype=np.str_), means, self.space)
 
 
-def test_images_are_read_from_the_uris_of_the_items(
+def test_run_reads_images_from_the_uris_of_items(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MIDSPAN_CACHE", str(tmp_path / "cache"))
@@ -422,7 +422,7 @@ def test_images_are_read_from_the_uris_of_the_items(
     assert "has 3 images" in made.hopeless["no such row"]
 
 
-def test_every_command_has_help() -> None:
+def test_upgrade_every_command_has_help() -> None:
     commands = typer.main.get_command(app)
     names = set(commands.commands)  # type: ignore[attr-defined]
     expected = {"plan", "start", "run", "status", "pause", "resume", "gate", "finish", "rollback"}
@@ -433,7 +433,7 @@ def test_every_command_has_help() -> None:
         assert "--json" in result.stdout
 
 
-def test_a_gallery_that_was_added_to_stays_searchable(run: Run, shop: str, tmp_path: Path) -> None:
+def test_rollback_counts_items_without_an_old_vector(run: Run, shop: str, tmp_path: Path) -> None:
     new = vectors(ids(60), NEW).save(tmp_path / "new.npz")
     run("start", shop, "--to", new, "--no-rollback")
     with Gallery.open(shop) as gallery:
@@ -443,7 +443,7 @@ def test_a_gallery_that_was_added_to_stays_searchable(run: Run, shop: str, tmp_p
     assert run("run", shop, "--embeddings", old)["new"] == 61
 
 
-def test_a_backfill_beside_searches_is_gentle_unless_told_otherwise(
+def test_run_alongside_searches_lowers_its_priority_by_default(
     run: Run, shop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from midspan.gallery import search_log
@@ -468,7 +468,7 @@ def test_a_backfill_beside_searches_is_gentle_unless_told_otherwise(
         assert nices == [upgrade_sources.GENTLE]
 
 
-def test_items_are_added_with_both_vectors_during_an_upgrade(
+def test_gallery_add_during_an_upgrade_takes_both_vectors(
     run_all: Run, shop: str, tmp_path: Path
 ) -> None:
     new = vectors(ids(60), NEW).save(tmp_path / "new.npz")
@@ -502,7 +502,7 @@ def run_all() -> Run:
     return call
 
 
-def test_status_without_an_upgrade_says_where_the_items_are(run: Run, shop: str) -> None:
+def test_status_without_an_upgrade_counts_items_by_space(run: Run, shop: str) -> None:
     result = CliRunner().invoke(app, ["status", shop])
     assert result.stdout == f"{shop}: no upgrade is open; 60 items in 'old'\n"
     status = run("status", shop)
@@ -510,7 +510,7 @@ def test_status_without_an_upgrade_says_where_the_items_are(run: Run, shop: str)
     assert (status["from_space"], status["to_space"], status["rate"]) == (None, None, None)
 
 
-def test_a_rollback_leaves_a_status_of_the_old_space(run: Run, shop: str, tmp_path: Path) -> None:
+def test_status_after_a_rollback_shows_the_old_space(run: Run, shop: str, tmp_path: Path) -> None:
     new = vectors(ids(60), NEW).save(tmp_path / "new.npz")
     run("start", shop, "--to", new)
     run("run", shop, "--vectors", new, "--limit", 20)
@@ -522,7 +522,7 @@ def test_a_rollback_leaves_a_status_of_the_old_space(run: Run, shop: str, tmp_pa
         assert repr(Upgrade(gallery).status()).endswith("no upgrade is open; 60 items in 'old')")
 
 
-def test_the_kept_sample_asks_where_no_files_are_given(run: Run, shop: str, tmp_path: Path) -> None:
+def test_gate_without_files_uses_the_stored_sample(run: Run, shop: str, tmp_path: Path) -> None:
     new = vectors(ids(60), NEW).save(tmp_path / "new.npz")
     run("start", shop, "--to", new)
     judged = run("gate", shop)
@@ -539,7 +539,7 @@ def test_the_kept_sample_asks_where_no_files_are_given(run: Run, shop: str, tmp_
     assert (status["phase"], status["rate"], status["seconds_left"]) == ("paused", None, None)
 
 
-def test_finish_below_full_traffic_says_so(shop: str, tmp_path: Path) -> None:
+def test_finish_below_full_traffic_prints_the_share(shop: str, tmp_path: Path) -> None:
     new = vectors(ids(60), NEW).save(tmp_path / "new.npz")
     for words in (["start", shop, "--to", new, "--traffic", "5%"], ["run", shop, "--vectors", new]):
         assert CliRunner().invoke(app, list(map(str, words))).exit_code == 0
@@ -548,13 +548,13 @@ def test_finish_below_full_traffic_says_so(shop: str, tmp_path: Path) -> None:
     assert "traffic answered" not in CliRunner().invoke(app, ["status", shop]).stdout
 
 
-def test_a_share_without_its_sign_is_asked_back(shop: str) -> None:
+def test_traffic_bare_number_suggests_a_percentage(shop: str) -> None:
     result = CliRunner().invoke(app, ["traffic", shop, "50"])
     assert result.exit_code == 2
     assert "did you mean 50%?" in result.output
 
 
-def test_another_order_on_the_way(run: Run, shop: str, tmp_path: Path) -> None:
+def test_reorder_changes_the_order_of_a_running_upgrade(run: Run, shop: str, tmp_path: Path) -> None:
     new = vectors(ids(60), NEW).save(tmp_path / "new.npz")
     with pytest.raises(GalleryError, match="no upgrade is open"):
         run("reorder", shop, "newest")
@@ -569,7 +569,7 @@ def test_another_order_on_the_way(run: Run, shop: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", ["plan", "start"])
-def test_what_is_wrong_with_a_request_is_found_before_the_encoder_is_loaded(
+def test_start_invalid_request_fails_before_the_encoder_is_loaded(
     run: Run, shop: str, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
     loaded: list[str] = []
@@ -588,7 +588,7 @@ def test_what_is_wrong_with_a_request_is_found_before_the_encoder_is_loaded(
     assert loaded == []
 
 
-def test_words_of_refusals(run: Run, shop: str, tmp_path: Path) -> None:
+def test_upgrade_refusals_state_the_reason(run: Run, shop: str, tmp_path: Path) -> None:
     new = vectors(ids(60), NEW).save(tmp_path / "new.npz")
     wide = vectors(ids(60), WIDE).save(tmp_path / "wide.npz")
     with pytest.raises(ConfigError, match="`sample_size` is 0, and mode both merges scores"):

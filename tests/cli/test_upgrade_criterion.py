@@ -38,7 +38,7 @@ def shop(tmp_path: Path) -> str:
         return gallery.location
 
 
-def test_plan_shows_the_evidence(midspan: Command, shop: str, tmp_path: Path) -> None:
+def test_plan_shows_the_evidence_of_compatibility(midspan: Command, shop: str, tmp_path: Path) -> None:
     bad = judged(tmp_path / "bad.npz", -0.04, -0.02)
     code, out, _ = midspan("upgrade", "plan", shop, "--to", bad, "--json")
     assert code == 0
@@ -47,7 +47,7 @@ def test_plan_shows_the_evidence(midspan: Command, shop: str, tmp_path: Path) ->
     assert "FAIL: cross 47.00 %, old self 50.00 %" in " ".join(out.replace("│", " ").split())
 
 
-def test_start_with_a_fail_without_a_reason_is_refused(
+def test_start_failed_criterion_requires_a_reason(
     midspan: Command, shop: str, tmp_path: Path
 ) -> None:
     bad = judged(tmp_path / "bad.npz", -0.04, -0.02)
@@ -64,7 +64,7 @@ def test_start_with_a_fail_without_a_reason_is_refused(
     assert entry["details"]["evidence"].startswith("FAIL: cross 47.00 %")
 
 
-def test_start_with_a_pass_is_quiet_and_without_evidence_says_so(
+def test_start_warns_only_without_evidence(
     midspan: Command, shop: str, tmp_path: Path
 ) -> None:
     good = judged(tmp_path / "good.npz", 0.02, 0.04)

@@ -26,7 +26,7 @@ def bare(tmp_path: Path) -> str:
         return gallery.location
 
 
-def test_encoder_without_uris_is_refused_with_two_ways_out(
+def test_run_encoder_without_uris_exits_with_two_remedies(
     midspan: Command, bare: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(upgrade_sources, "encoder_named", lambda name, *_: (NEW, encoder(NEW)))
@@ -48,7 +48,7 @@ def test_encoder_without_uris_is_refused_with_two_ways_out(
     assert (code, json.loads(out)["written"]) == (0, 60)
 
 
-def test_failed_items_exit_with_one_and_are_counted_by_reason(
+def test_run_failed_items_exit_1_and_are_counted_by_reason(
     midspan: Command, tmp_path: Path
 ) -> None:
     with make("sqlite", tmp_path) as gallery:
@@ -68,7 +68,7 @@ def test_failed_items_exit_with_one_and_are_counted_by_reason(
     assert json.loads(out)["failed"] == 3
 
 
-def test_another_source_tries_failed_items_again_and_is_on_record(
+def test_run_other_source_retries_failed_items_and_is_recorded(
     midspan: Command, tmp_path: Path
 ) -> None:
     with make("sqlite", tmp_path) as gallery:
@@ -89,7 +89,7 @@ def test_another_source_tries_failed_items_again_and_is_on_record(
     assert [one["retried"] for one in sources] == [10, 0]
 
 
-def test_paused_run_is_incomplete(midspan: Command, tmp_path: Path) -> None:
+def test_run_paused_exits_1(midspan: Command, tmp_path: Path) -> None:
     with make("sqlite", tmp_path) as gallery:
         shop = gallery.location
     new = vectors(ids(60), NEW).save(tmp_path / "new.npz")
@@ -113,7 +113,7 @@ class Brightness:
         return Embeddings(np.array(ids, dtype=np.str_), means, self.space)
 
 
-def test_images_given_with_embeddings_become_the_uris(
+def test_gallery_create_images_with_embeddings_become_the_uris(
     midspan: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded = Brightness()

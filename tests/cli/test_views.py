@@ -33,7 +33,7 @@ def views(path: Path) -> Embeddings:
     return embeddings
 
 
-def test_views_of_vectors_are_fused(run: Run, tmp_path: Path) -> None:
+def test_gallery_create_group_by_fuses_views(run: Run, tmp_path: Path) -> None:
     views(tmp_path / "views.npz")
     place = tmp_path / "shop.midspan"
     code, _, err = run(
@@ -48,7 +48,7 @@ def test_views_of_vectors_are_fused(run: Run, tmp_path: Path) -> None:
         assert gallery.get("bag").payload["views"] == 1
 
 
-def test_a_column_that_is_not_there_is_told(run: Run, tmp_path: Path) -> None:
+def test_gallery_create_group_by_missing_column_exits_2(run: Run, tmp_path: Path) -> None:
     views(tmp_path / "views.npz")
     code, _, err = run(
         *("gallery", "create", tmp_path / "g.midspan", "--embeddings", tmp_path / "views.npz"),
@@ -59,7 +59,7 @@ def test_a_column_that_is_not_there_is_told(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("judged", [False, True])
-def test_images_are_weighed_by_what_the_encoder_knows(
+def test_gallery_create_group_by_weighs_images_by_confidence(
     run: Run, tmp_path: Path, judged: bool
 ) -> None:
     rng = np.random.default_rng(0)

@@ -144,13 +144,13 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str]]
     return outputs
 
 
-def test_every_verb_is_tried() -> None:
+def test_without_torch_table_covers_every_verb() -> None:
     assert set(VERBS) == all_verbs()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("verb", VERBS)
-def test_verb_without_torch(said: dict[str, tuple[int, str]], verb: str) -> None:
+def test_verb_without_torch_works_or_names_the_extra(said: dict[str, tuple[int, str]], verb: str) -> None:
     code, text = said[verb]
     expected = VERBS[verb][1]
     assert "Traceback" not in text, text
@@ -161,7 +161,7 @@ def test_verb_without_torch(said: dict[str, tuple[int, str]], verb: str) -> None
         assert code == expected, text
 
 
-def test_training_from_python_names_the_extra() -> None:
+def test_train_function_without_torch_names_the_extra() -> None:
     code = WITHOUT + (
         "import midspan as ms\n"
         "from midspan.training import RunConfig, list_runs\n"
