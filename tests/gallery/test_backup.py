@@ -20,7 +20,7 @@ def vectors(first: int, count: int) -> Embeddings:
     return Embeddings(ids, rng.standard_normal((count, 4)).astype(np.float32), SPACE)
 
 
-def test_a_backup_under_writes_is_one_moment_and_comes_back(tmp_path: Path) -> None:
+def test_backup_under_writes_is_consistent_and_restorable(tmp_path: Path) -> None:
     place, stop = tmp_path / "shop.midspan", threading.Event()
     with Gallery.create(str(place), SPACE) as gallery:
         gallery.add(vectors(0, 200), payloads=[{"n": n} for n in range(200)])
@@ -50,7 +50,7 @@ def test_a_backup_under_writes_is_one_moment_and_comes_back(tmp_path: Path) -> N
         assert gallery.verify().ok
 
 
-def test_what_cannot_be_backed_up_is_refused(tmp_path: Path) -> None:
+def test_backup_unsupported_location_or_target_raises(tmp_path: Path) -> None:
     place = tmp_path / "shop.midspan"
     Gallery.create(str(place), SPACE).close()
     (tmp_path / "there").write_text("x")

@@ -71,7 +71,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("kind", BAD)
-def test_vectors_that_cannot_be_are_refused_by_every_command(
+def test_invalid_vectors_exit_2_on_every_command(
     run: Run, shop: str, tmp_path: Path, kind: str
 ) -> None:
     rows, message = BAD[kind]
@@ -93,7 +93,7 @@ def test_vectors_that_cannot_be_are_refused_by_every_command(
     assert not (tmp_path / "other.midspan").exists()
 
 
-def test_vectors_of_other_dims_or_encoders_are_refused(run: Run, shop: str, tmp_path: Path) -> None:
+def test_vectors_of_other_dims_or_encoders_exit_2(run: Run, shop: str, tmp_path: Path) -> None:
     narrow = Space("old", 7, fingerprint=OLD.fingerprint)  # says it is the gallery's own
     other = Space("other", 12, fingerprint="f-other")
     for space, message in ((narrow, "7-d"), (other, "Two ways out|no compatibility")):
@@ -104,7 +104,7 @@ def test_vectors_of_other_dims_or_encoders_are_refused(run: Run, shop: str, tmp_
     assert run("gallery", "info", shop)["items"] == 60
 
 
-def test_hostile_ids_and_payloads_live_through_an_upgrade(run: Run, tmp_path: Path) -> None:
+def test_hostile_ids_and_payloads_survive_an_upgrade(run: Run, tmp_path: Path) -> None:
     names = ["../../etc/passwd", "/dev/null", "C:\\x", "'; DROP TABLE items; --", "日本語 🙂", "-x"]
     names += ["a" * 512, "%s {} $1", "é", "e\u0301"]  # the last two look the same
     texts = ["x" * 1_000_000, *(f"\u202e{name}\n\t\x7f" for name in names[1:])]
@@ -137,7 +137,7 @@ def test_hostile_ids_and_payloads_live_through_an_upgrade(run: Run, tmp_path: Pa
 @pytest.mark.parametrize(
     ("id", "message"), [("", "item id"), ("a\0b", "item id"), ("x" * 513, "512")]
 )
-def test_ids_that_cannot_be_are_refused(
+def test_invalid_ids_are_refused(
     run: Run, shop: str, tmp_path: Path, id: str, message: str
 ) -> None:
     file = written(tmp_path / "x.npz", np.ones((2, 12), np.float32), names=["fine", id])
@@ -146,7 +146,7 @@ def test_ids_that_cannot_be_are_refused(
     assert run("gallery", "info", shop)["items"] == 60
 
 
-def test_what_an_encoder_cannot_make_goes_to_the_failure_list(tmp_path: Path) -> None:
+def test_items_that_cannot_be_embedded_are_listed_as_failures(tmp_path: Path) -> None:
     """NaN, nothing at all, or another dim than it says: by item, and all others are done."""
     see = encoder(NEW)
 
@@ -198,7 +198,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(disk)], check=True)
 
 
-def test_a_disk_that_is_full_in_the_middle_of_a_backfill(small_disk: Path) -> None:
+def test_backfill_disk_full_stops_and_continues_later(small_disk: Path) -> None:
     names = ids(300)
     with make("sqlite", small_disk, count=0) as gallery:
         for start in range(0, 300, 50):
@@ -242,7 +242,7 @@ def closed(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[[], Path]
     return close
 
 
-def test_a_folder_that_may_not_be_written(
+def test_unwritable_folder_exits_with_the_reason(
     run: Run, closed: Callable[[], Path], tmp_path: Path
 ) -> None:
     query = vectors(ids(1), OLD).save(tmp_path / "q.npz")
@@ -258,7 +258,7 @@ def test_a_folder_that_may_not_be_written(
     assert [path.name for path in folder.iterdir()] == ["shop.midspan"]
 
 
-def test_two_commands_that_write_at_once(shop: str, tmp_path: Path) -> None:
+def test_two_concurrent_writing_commands_both_succeed(shop: str, tmp_path: Path) -> None:
     """Neither waits for ever, neither loses an item."""
     files = [
         vectors(ids(40, first=first), OLD).save(tmp_path / f"{first}.npz") for first in (100, 200)
@@ -283,7 +283,7 @@ def test_two_commands_that_write_at_once(shop: str, tmp_path: Path) -> None:
 
 @pytest.mark.server
 @pytest.mark.slow
-def test_a_server_that_goes_in_the_middle_of_a_backfill(postgres: Postgres) -> None:
+def test_backfill_server_lost_stops_and_continues_later(postgres: Postgres) -> None:
     location = postgres.location("gone")
     see, names = encoder(NEW), ids(200)
     with Gallery.create(location, OLD) as gallery:
@@ -310,6 +310,6 @@ def test_a_server_that_goes_in_the_middle_of_a_backfill(postgres: Postgres) -> N
         assert gallery.verify().ok
 
 
-def test_a_vector_is_never_silently_repaired() -> None:
+def test_invalid_vector_is_never_repaired_silently() -> None:
     with pytest.raises(VectorError, match="remove them before going on"):
         Embeddings(np.array(["a"]), np.zeros((1, 12), np.float32), OLD)

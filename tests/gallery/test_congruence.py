@@ -149,7 +149,7 @@ class Life:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_random_life_is_the_same_as_in_memory(locate_engine: Locate, seed: int) -> None:
+def test_random_operations_equal_the_memory_engine(locate_engine: Locate, seed: int) -> None:
     location = locate_engine()
     served = "://" in location
     if served and seed:

@@ -23,7 +23,7 @@ from tests.gallery.samples import NEW, OLD, STRANGER, WIDE, add, drafts, embed, 
 from tests.gallery.samples import start as start_upgrade
 
 
-def test_what_goes_in_comes_out(gallery: Gallery) -> None:
+def test_add_then_get_returns_the_same_items(gallery: Gallery) -> None:
     before = time.time()
     payload = {"brand": "åcme", "price": 3.5, "tags": ["a", None], "deep": {"x": {"y": True}}}
     gallery.put_drafts(
@@ -38,7 +38,7 @@ def test_what_goes_in_comes_out(gallery: Gallery) -> None:
     assert (second.uri, second.payload) == (None, {})
 
 
-def test_get_and_vectors_keep_the_order_asked_for_and_leave_out_what_is_not_there(
+def test_get_and_vectors_keep_the_given_order_and_skip_missing_ids(
     gallery: Gallery,
 ) -> None:
     add(gallery, ["a", "b", "c"])
@@ -59,7 +59,7 @@ def test_vectors_are_kept_bit_for_bit(gallery: Gallery) -> None:
     assert kept.vectors.tobytes() == rows.tobytes()
 
 
-def test_add_refuses_an_id_that_is_there_and_writes_nothing(gallery: Gallery) -> None:
+def test_add_existing_id_raises_and_writes_nothing(gallery: Gallery) -> None:
     add(gallery, ["a"])
     with pytest.raises(ItemError, match="1 of 2 ids are in the gallery already, first 'a'"):
         gallery.put_drafts(drafts(["b", "a"]), [embed(["b", "a"])], mode="add")
@@ -67,7 +67,7 @@ def test_add_refuses_an_id_that_is_there_and_writes_nothing(gallery: Gallery) ->
     assert gallery.count().items == 1
 
 
-def test_replace_makes_a_new_revision_and_drops_the_former_vectors(gallery: Gallery) -> None:
+def test_replace_gives_a_new_revision_and_drops_former_vectors(gallery: Gallery) -> None:
     add(gallery, ["a", "b"])
     start_upgrade(gallery)
     gallery.add_missing_vectors(embed(["a"], NEW), revisions=[1])
@@ -82,7 +82,7 @@ def test_replace_makes_a_new_revision_and_drops_the_former_vectors(gallery: Gall
     )
 
 
-def test_replace_refuses_an_id_that_is_not_there(gallery: Gallery) -> None:
+def test_replace_unknown_id_raises(gallery: Gallery) -> None:
     add(gallery, ["a"])
     with pytest.raises(ItemError, match="1 of 2 ids are not in the gallery, first 'b'"):
         gallery.put_drafts(drafts(["a", "b"]), [embed(["a", "b"])], mode="replace")
@@ -98,13 +98,13 @@ def test_put_adds_and_replaces(gallery: Gallery) -> None:
     ]
 
 
-def test_a_copy_keeps_its_times(gallery: Gallery) -> None:
+def test_put_drafts_with_times_keeps_them(gallery: Gallery) -> None:
     gallery.put_drafts([Draft("a", created=100.5, changed=200.25)], [embed(["a"])], mode="put")
     item = gallery.get_many(["a"])[0]
     assert (item.created, item.changed) == (100.5, 200.25)
 
 
-def test_delete_takes_items_and_vectors(gallery: Gallery) -> None:
+def test_delete_removes_items_and_vectors(gallery: Gallery) -> None:
     add(gallery, ["a", "b", "c"])
     assert gallery.delete(["a", "nobody", "c", "a"]) == 2
     assert gallery.delete(["a"]) == 0
@@ -116,7 +116,7 @@ def test_delete_takes_items_and_vectors(gallery: Gallery) -> None:
     assert found(view(gallery, embed(["a"], seed=2).vectors, k=1)) == [["a"]]
 
 
-def test_annotate_changes_the_payload_only(gallery: Gallery) -> None:
+def test_set_payload_changes_the_payload_only(gallery: Gallery) -> None:
     add(gallery, ["a", "b"], payloads=[{"n": 1}, {"n": 2}])
     gallery.set_payload({"a": {"n": 7}})
     item = gallery.get_many(["a"])[0]
@@ -129,7 +129,7 @@ def test_annotate_changes_the_payload_only(gallery: Gallery) -> None:
     assert gallery.get_many(["a"])[0].payload == {"n": 7}
 
 
-def test_fill_gives_vectors_once_and_to_the_right_revision(gallery: Gallery) -> None:
+def test_add_missing_vectors_writes_once_for_the_matching_revision(gallery: Gallery) -> None:
     add(gallery, ["a", "b", "c"])
     start_upgrade(gallery)
     gallery.put_drafts(drafts(["b"]), [embed(["b"], seed=1)], mode="replace")
@@ -144,7 +144,7 @@ def test_fill_gives_vectors_once_and_to_the_right_revision(gallery: Gallery) -> 
     assert gallery.get_many(["a"])[0].spaces == (OLD.fingerprint, NEW.fingerprint)
 
 
-def test_fill_wants_a_revision_for_each_vector(gallery: Gallery) -> None:
+def test_add_missing_vectors_with_too_few_revisions_raises(gallery: Gallery) -> None:
     add(gallery, ["a", "b"])
     start_upgrade(gallery)
     with pytest.raises(ItemError, match="1 revisions for 2 vectors"):
@@ -160,7 +160,7 @@ def test_fill_wants_a_revision_for_each_vector(gallery: Gallery) -> None:
         (WIDE, "start an upgrade to the other"),
     ],
 )
-def test_vectors_of_another_space_are_refused(gallery: Gallery, space: Space, message: str) -> None:
+def test_add_vectors_of_another_space_raises(gallery: Gallery, space: Space, message: str) -> None:
     with pytest.raises(SpaceMismatch, match=message):
         add(gallery, ["a"], space)
     add(gallery, ["b"])
@@ -169,7 +169,7 @@ def test_vectors_of_another_space_are_refused(gallery: Gallery, space: Space, me
     assert gallery.count().items == 1
 
 
-def test_every_item_needs_a_vector_and_every_vector_an_item(gallery: Gallery) -> None:
+def test_add_items_and_vectors_that_do_not_match_raise(gallery: Gallery) -> None:
     with pytest.raises(ItemError, match="1 of 2 items come without a vector, first 'b'"):
         gallery.put_drafts(drafts(["a", "b"]), [embed(["a"])], mode="add")
     with pytest.raises(ItemError, match="a vector for 'b', which is none of the items"):
@@ -181,7 +181,7 @@ def test_every_item_needs_a_vector_and_every_vector_an_item(gallery: Gallery) ->
     assert gallery.count().items == 0
 
 
-def test_vectors_too_long_to_compare_are_refused(gallery: Gallery) -> None:
+def test_add_vectors_too_long_to_compare_raises(gallery: Gallery) -> None:
     long = Embeddings(
         ids=np.array(["a"]), vectors=np.full((1, OLD.dim), 1e30, np.float32), space=OLD
     )
@@ -189,7 +189,7 @@ def test_vectors_too_long_to_compare_are_refused(gallery: Gallery) -> None:
         gallery.put_drafts(drafts(["a"]), [long], mode="add")
 
 
-def test_hostile_ids_and_payloads_are_kept_as_they_are(gallery: Gallery) -> None:
+def test_add_hostile_ids_and_payloads_are_kept_unchanged(gallery: Gallery) -> None:
     ids = [
         "../../etc/passwd",
         "'; DROP TABLE items; --",
@@ -208,7 +208,7 @@ def test_hostile_ids_and_payloads_are_kept_as_they_are(gallery: Gallery) -> None
     assert gallery.delete(ids) == len(ids)
 
 
-def test_ids_that_cannot_be_are_nowhere(gallery: Gallery) -> None:
+def test_lookups_of_impossible_ids_find_nothing(gallery: Gallery) -> None:
     add(gallery, ["a"])
     start_upgrade(gallery)
     odd = ["", "\0", "a\0", "\ud800", "x" * 100_000, "a\n"]
@@ -227,13 +227,13 @@ def test_ids_that_cannot_be_are_nowhere(gallery: Gallery) -> None:
     assert gallery.count().items == 1
 
 
-def test_a_payload_of_one_megabyte_is_kept(gallery: Gallery) -> None:
+def test_add_payload_of_one_megabyte_is_kept(gallery: Gallery) -> None:
     payload = {"text": "x" * (2**20 - 20)}
     add(gallery, ["a"], payloads=[payload])
     assert gallery.get_many(["a"])[0].payload == payload
 
 
-def test_scan_walks_by_id_with_a_cursor(gallery: Gallery) -> None:
+def test_scan_pages_by_id_with_a_cursor(gallery: Gallery) -> None:
     ids = [f"i{number:03}" for number in range(25)]
     add(gallery, ids[::-1], payloads=[{"even": number % 2 == 0} for number in range(25)][::-1])
     start_upgrade(gallery)
@@ -252,7 +252,7 @@ def test_scan_walks_by_id_with_a_cursor(gallery: Gallery) -> None:
         gallery.scan(after="", limit=0)
 
 
-def test_a_closed_store_says_so(gallery: Gallery) -> None:
+def test_closed_gallery_raises_store_error(gallery: Gallery) -> None:
     add(gallery, ["a"])
     gallery.close()
     gallery.close()  # twice does no harm
@@ -262,7 +262,7 @@ def test_a_closed_store_says_so(gallery: Gallery) -> None:
         add(gallery, ["b"])
 
 
-def test_the_sequence_grows_with_each_write(gallery: Gallery) -> None:
+def test_sequence_grows_with_each_write(gallery: Gallery) -> None:
     numbers = [gallery.sequence()]
     for write in (
         lambda: add(gallery, ["a", "b"]),

@@ -52,7 +52,7 @@ def slow_search(
 
 @pytest.mark.parametrize("metric", ["cosine", "dot", "l2"])
 @pytest.mark.parametrize("exact", [True, False])
-def test_search_finds_what_the_definition_says(locate: Locate, metric: Any, exact: bool) -> None:
+def test_search_equals_the_definition(locate: Locate, metric: Any, exact: bool) -> None:
     rng = np.random.default_rng(1)
     space = Space(name="s", dim=DIM, metric=metric)
     ids = [f"i{number:03}" for number in range(200)]
@@ -73,7 +73,7 @@ def test_search_finds_what_the_definition_says(locate: Locate, metric: Any, exac
     gallery.close()
 
 
-def test_equal_scores_stand_by_id(gallery: Gallery) -> None:
+def test_search_equal_scores_are_ordered_by_id(gallery: Gallery) -> None:
     ids = [f"d{number:03}" for number in range(60)]
     same = np.repeat(embed(["x"]).vectors, 60, axis=0)
     order = np.random.default_rng(0).permutation(60)
@@ -88,7 +88,7 @@ def test_equal_scores_stand_by_id(gallery: Gallery) -> None:
     assert len({hit.score for hit in hits}) == 1
 
 
-def test_a_query_of_any_length_has_the_same_cosine(gallery: Gallery) -> None:
+def test_search_cosine_ignores_the_length_of_the_query(gallery: Gallery) -> None:
     add(gallery, ["a", "b", "c"])
     query = embed(["b"]).vectors
     one, other = view(gallery, np.concatenate([query, query * 1000]))
@@ -97,7 +97,7 @@ def test_a_query_of_any_length_has_the_same_cosine(gallery: Gallery) -> None:
     np.testing.assert_allclose([h.score for h in one], [h.score for h in other], atol=1e-6)
 
 
-def test_threshold_and_k_limit_the_answer(gallery: Gallery) -> None:
+def test_search_threshold_and_k_limit_the_hits(gallery: Gallery) -> None:
     add(gallery, [f"i{number}" for number in range(20)])
     query = embed(["i3"]).vectors
     every = view(gallery, query, k=100)[0]
@@ -108,7 +108,7 @@ def test_threshold_and_k_limit_the_answer(gallery: Gallery) -> None:
     assert gallery.search(query, space=OLD, k=100, threshold=1.5) == [[]]
 
 
-def test_an_empty_gallery_answers_with_nothing(gallery: Gallery) -> None:
+def test_search_empty_gallery_gives_no_hits(gallery: Gallery) -> None:
     assert view(gallery, unit(np.random.default_rng(0), 3)) == [[], [], []]
     assert view(gallery, np.empty((0, DIM), np.float32)) == []
 
@@ -116,7 +116,7 @@ def test_an_empty_gallery_answers_with_nothing(gallery: Gallery) -> None:
 # ---- live rule
 
 
-def test_the_first_space_of_the_list_is_live(gallery: Gallery) -> None:
+def test_search_first_live_space_takes_precedence(gallery: Gallery) -> None:
     ids = ["a", "b", "c", "d"]
     add(gallery, ids)
     start(gallery)
@@ -132,7 +132,7 @@ def test_the_first_space_of_the_list_is_live(gallery: Gallery) -> None:
     assert hits["b"].score == pytest.approx(1.0)
 
 
-def test_one_part_at_a_time_and_the_former_view(gallery: Gallery) -> None:
+def test_search_restricted_to_a_space_or_with_superseded_rows(gallery: Gallery) -> None:
     ids = ["a", "b", "c", "d"]
     add(gallery, ids)
     start(gallery)
@@ -153,7 +153,7 @@ def test_one_part_at_a_time_and_the_former_view(gallery: Gallery) -> None:
     assert before[0].score == pytest.approx(1.0)
 
 
-def test_spaces_of_other_dims_are_searched_part_by_part(gallery: Gallery) -> None:
+def test_search_spaces_of_other_dims_are_searched_separately(gallery: Gallery) -> None:
     add(gallery, ["a", "b", "c"])
     start(gallery, to=WIDE)
     gallery.add_missing_vectors(embed(["c"], WIDE), revisions=[1])
@@ -166,7 +166,7 @@ def test_spaces_of_other_dims_are_searched_part_by_part(gallery: Gallery) -> Non
         view(gallery, embed(["c"]).vectors, among=live)
 
 
-def test_a_rollback_is_one_change_and_brings_the_old_answers_back(gallery: Gallery) -> None:
+def test_rollback_is_one_change_and_restores_the_old_answers(gallery: Gallery) -> None:
     ids = [f"i{number}" for number in range(30)]
     add(gallery, ids)
     queries = embed(["q1", "q2", "q3"]).vectors
@@ -183,7 +183,7 @@ def test_a_rollback_is_one_change_and_brings_the_old_answers_back(gallery: Galle
     assert view(gallery, queries) == before
 
 
-def test_finish_drops_the_old_vectors_and_forgets_the_space(gallery: Gallery) -> None:
+def test_dropped_space_vectors_are_gone_and_answers_unchanged(gallery: Gallery) -> None:
     ids = [f"i{number}" for number in range(10)]
     add(gallery, ids)
     state = start(gallery)
@@ -260,7 +260,7 @@ FILTERS: list[Filter] = [
 ]
 
 
-def test_filters_mean_the_same_everywhere(gallery: Gallery) -> None:
+def test_filters_equal_the_reference(gallery: Gallery) -> None:
     ids = [f"p{number}" for number in range(len(PAYLOADS))]
     add(gallery, ids, payloads=PAYLOADS)
     for condition in FILTERS:
@@ -274,7 +274,7 @@ def test_filters_mean_the_same_everywhere(gallery: Gallery) -> None:
             assert sorted(found(hits)[0]) == wanted, condition
 
 
-def test_a_filter_follows_payloads_that_change(gallery: Gallery) -> None:
+def test_filter_follows_changed_payloads(gallery: Gallery) -> None:
     ids = [f"p{number}" for number in range(20)]
     add(gallery, ids, payloads=[{"n": number % 2} for number in range(20)])
 
@@ -305,7 +305,7 @@ def test_a_filter_follows_payloads_that_change(gallery: Gallery) -> None:
         (np.ones((1, DIM), np.float32), 10**9, GalleryError, "from 1 to 10,000"),
     ],
 )
-def test_bad_queries_are_refused(
+def test_search_invalid_queries_raise(
     gallery: Gallery, vectors: FloatArray, k: int, error: type[Exception], message: str
 ) -> None:
     add(gallery, ["a"])

@@ -13,7 +13,7 @@ from tests.gallery.conftest import Locate
 from tests.gallery.samples import NEW, OLD, WIDE, add, drafts, embed, event, start
 
 
-def test_a_new_gallery_has_one_live_space_and_a_trail(gallery: Gallery) -> None:
+def test_create_gives_one_live_space_and_an_audit_event(gallery: Gallery) -> None:
     state = gallery.state
     assert (state.spaces, state.live) == ({OLD.fingerprint: OLD}, (OLD.fingerprint,))
     assert (state.target, state.upgrade) == (None, None)
@@ -26,7 +26,7 @@ def test_a_new_gallery_has_one_live_space_and_a_trail(gallery: Gallery) -> None:
     )
 
 
-def test_two_changes_from_one_version_cannot_both_happen(gallery: Gallery) -> None:
+def test_change_from_a_stale_version_raises(gallery: Gallery) -> None:
     state = gallery.state
     after = gallery.change(
         dataclasses.replace(state, upgrade={"n": 1, "who": "first"}), event=event("one")
@@ -39,7 +39,7 @@ def test_two_changes_from_one_version_cannot_both_happen(gallery: Gallery) -> No
     assert [line.what for line in gallery.audit_log(limit=10)] == ["one", "create"]
 
 
-def test_impossible_states_are_refused(gallery: Gallery) -> None:
+def test_change_to_an_invalid_state_raises(gallery: Gallery) -> None:
     state = gallery.state
     for live in ((), (OLD.fingerprint, OLD.fingerprint)):
         with pytest.raises(GalleryError, match="at least one, each once"):
@@ -58,7 +58,7 @@ def test_impossible_states_are_refused(gallery: Gallery) -> None:
     assert gallery.state == state
 
 
-def test_the_trail_keeps_who_when_and_what_newest_first(gallery: Gallery) -> None:
+def test_audit_log_has_who_when_and_what_newest_first(gallery: Gallery) -> None:
     before = time.time()
     for number in range(5):
         gallery.record(AuditEvent(who="ann", what="gate", details={"n": number, "ok": True}))
@@ -68,7 +68,7 @@ def test_the_trail_keeps_who_when_and_what_newest_first(gallery: Gallery) -> Non
     assert before - 0.01 <= lines[0].when <= time.time() + 0.01
 
 
-def test_a_location_holds_one_gallery(locate: Locate) -> None:
+def test_create_at_an_existing_gallery_raises(locate: Locate) -> None:
     location = locate()
     if location.startswith("memory:"):
         with pytest.raises(GalleryError, match="cannot be opened again"):
@@ -100,13 +100,13 @@ def names(
     ]
 
 
-def test_without_a_target_there_is_no_work(gallery: Gallery) -> None:
+def test_claim_without_a_target_is_empty(gallery: Gallery) -> None:
     add(gallery, ["a"])
     assert names(gallery) == []
     assert (gallery.count().pending, gallery.count().done) == (0, 1)
 
 
-def test_a_target_puts_every_item_to_work_by_priority_then_by_age(gallery: Gallery) -> None:
+def test_target_queues_every_item_by_priority_then_age(gallery: Gallery) -> None:
     add(gallery, ["d", "b"])
     add(gallery, ["a", "c"])
     start(gallery)
@@ -117,7 +117,7 @@ def test_a_target_puts_every_item_to_work_by_priority_then_by_age(gallery: Galle
     assert gallery.count().pending == 4
 
 
-def test_filled_items_leave_the_work_and_counts_add_up(gallery: Gallery) -> None:
+def test_work_filled_items_leave_it_and_counts_add_up(gallery: Gallery) -> None:
     ids = [f"i{number}" for number in range(6)]
     add(gallery, ids)
     start(gallery)
@@ -130,7 +130,7 @@ def test_filled_items_leave_the_work_and_counts_add_up(gallery: Gallery) -> None
     assert sorted(names(gallery)) == ["i3", "i4", "i5"]
 
 
-def test_items_written_during_an_upgrade_join_the_work_if_they_must(gallery: Gallery) -> None:
+def test_work_includes_items_added_without_a_new_vector(gallery: Gallery) -> None:
     add(gallery, ["a", "b"])
     start(gallery)
     add(gallery, ["both"], OLD, NEW)
@@ -152,7 +152,7 @@ def while_(gallery: Gallery) -> float:
     return max(0.4, 8 * (time.monotonic() - begun))
 
 
-def test_a_claim_is_exclusive_until_it_ends(gallery: Gallery) -> None:
+def test_claim_is_exclusive_until_its_lease_ends(gallery: Gallery) -> None:
     add(gallery, ["a", "b", "c"])
     start(gallery)
     moment = while_(gallery)
@@ -166,7 +166,7 @@ def test_a_claim_is_exclusive_until_it_ends(gallery: Gallery) -> None:
     assert gallery.add_missing_vectors(embed(["a"], NEW, seed=1), revisions=[1]) == 0
 
 
-def test_a_worker_gives_back_what_it_holds(gallery: Gallery) -> None:
+def test_release_returns_all_claims_of_a_worker(gallery: Gallery) -> None:
     add(gallery, ["a", "b", "c"])
     start(gallery)
     assert names(gallery, limit=2, worker="one") == ["a", "b"]
@@ -175,7 +175,7 @@ def test_a_worker_gives_back_what_it_holds(gallery: Gallery) -> None:
     assert names(gallery, worker="two") == ["a", "b"]
 
 
-def test_failures_are_put_off_then_given_up_then_tried_again(gallery: Gallery) -> None:
+def test_failures_are_retried_later_then_failed_then_requeued(gallery: Gallery) -> None:
     add(gallery, ["a", "b"])
     start(gallery)
     assert names(gallery) == ["a", "b"]
@@ -202,7 +202,7 @@ def test_failures_are_put_off_then_given_up_then_tried_again(gallery: Gallery) -
     assert names(gallery) == ["a", "b"]
 
 
-def test_a_failed_item_that_gets_its_vector_is_no_failure(gallery: Gallery) -> None:
+def test_failed_item_that_gets_its_vector_is_no_failure(gallery: Gallery) -> None:
     add(gallery, ["a", "b"])
     start(gallery)
     gallery.work.fail([Failed("a", 1, "x"), Failed("b", 1, "x")], retry_after=None)
@@ -212,7 +212,7 @@ def test_a_failed_item_that_gets_its_vector_is_no_failure(gallery: Gallery) -> N
     assert gallery.count().done == 2
 
 
-def test_another_target_makes_other_work(gallery: Gallery) -> None:
+def test_another_target_queues_other_items(gallery: Gallery) -> None:
     add(gallery, ["a", "b"])
     state = start(gallery)
     add(gallery, ["c"], NEW)
@@ -243,7 +243,7 @@ def test_a_space_of_another_dim_can_be_the_target(gallery: Gallery) -> None:
     assert (counts.done, counts.pending) == (2, 1)
 
 
-def test_a_priority_must_be_a_number(gallery: Gallery) -> None:
+def test_prioritise_with_nan_raises(gallery: Gallery) -> None:
     add(gallery, ["a"])
     start(gallery)
     with pytest.raises(GalleryError, match="expected a finite number"):

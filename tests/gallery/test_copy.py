@@ -41,7 +41,7 @@ def same(one: Gallery, other: Gallery) -> None:
     assert one.state.live == other.state.live
 
 
-def test_a_copy_equals_its_source(locate: Locate) -> None:
+def test_copy_equals_its_source(locate: Locate) -> None:
     with Gallery.create(locate(), OLD) as source:
         fill(source)
         with open_copy(source, locate()) as target:
@@ -61,7 +61,7 @@ def test_a_copy_equals_its_source(locate: Locate) -> None:
 class Stopped(Exception): ...
 
 
-def test_a_stopped_copy_continues_where_it_was(
+def test_copy_interrupted_continues(
     locate: Locate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Gallery.create(locate(), OLD) as source, Gallery.create("memory:", OLD) as target:
@@ -85,7 +85,7 @@ def test_a_stopped_copy_continues_where_it_was(
         same(source, target)
 
 
-def test_a_copy_is_recognised_however_long_the_audit_log_is(locate_catalogue: Locate) -> None:
+def test_copy_with_a_long_audit_log_is_recognised(locate_catalogue: Locate) -> None:
     location = locate_catalogue()
     with Gallery.create("memory:", OLD) as source:
         fill(source, 3)
@@ -100,7 +100,7 @@ def test_a_copy_is_recognised_however_long_the_audit_log_is(locate_catalogue: Lo
             assert copy_into(source, target).written == 0
 
 
-def test_a_copy_does_not_write_over_another_gallery(locate: Locate) -> None:
+def test_copy_to_another_gallery_raises(locate: Locate) -> None:
     location = locate()
     if location.startswith("memory:"):
         return
@@ -119,7 +119,7 @@ def test_a_copy_does_not_write_over_another_gallery(locate: Locate) -> None:
             same(source, target)
 
 
-def test_a_gallery_in_an_upgrade_is_not_copied(locate: Locate) -> None:
+def test_copy_during_an_upgrade_raises(locate: Locate) -> None:
     with Gallery.create(locate(), OLD) as source:
         start(source, to=NEW)
         with pytest.raises(GalleryError, match="in the middle of an upgrade"):

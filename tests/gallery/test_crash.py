@@ -38,7 +38,7 @@ def live_and_die(location: str, *, seed: int, first: int, chance: random.Random,
 
 
 @pytest.mark.slow
-def test_acknowledged_writes_survive_kill_9(locate_shared: Locate) -> None:
+def test_acknowledged_writes_survive_sigkill(locate_shared: Locate) -> None:
     location = locate_shared()
     if location.startswith("milvus:"):
         survive(location, kills=KILLS_SLOWLY, steps=10)

@@ -32,7 +32,7 @@ def left(gallery: Gallery) -> set[str]:
     return hits
 
 
-def test_expired_items_are_removed_from_every_answer_and_count(locate: Locate) -> None:
+def test_expired_items_are_in_no_answer_and_no_count(locate: Locate) -> None:
     with Gallery.create(locate(), OLD) as gallery:
         fill(gallery)
         assert gallery.expire() == 0  # nobody has said by which field
@@ -70,7 +70,7 @@ def test_more_items_than_one_transaction_takes(
     assert left(gallery) == {"i29"}
 
 
-def test_an_open_gallery_removes_them_by_itself(
+def test_open_gallery_removes_expired_items_in_the_background(
     gallery: Gallery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(maintenance, "EXPIRE_SECONDS", 0.0)
@@ -80,13 +80,13 @@ def test_an_open_gallery_removes_them_by_itself(
     assert left(gallery) == {"future", "never", "text"}
 
 
-def test_bad_fields_are_refused(gallery: Gallery) -> None:
+def test_expiry_invalid_field_raises(gallery: Gallery) -> None:
     for field in ("", "a..b"):
         with pytest.raises(ItemError):
             gallery.expire_by(field)
 
 
-def test_the_command_line_names_the_field_and_removes(
+def test_cli_sets_the_expiry_field_and_removes(
     tmp_path: Path,
     midspan: Command,  # noqa: F811
 ) -> None:
@@ -104,7 +104,7 @@ def test_the_command_line_names_the_field_and_removes(
     assert (code, json.loads(out)) == (0, {"field": None, "removed": 0})
 
 
-def test_items_of_an_application_do_not_expire(
+def test_expiry_in_an_adopted_gallery_raises(
     gallery: Gallery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Gallery, "owner", "table products")

@@ -51,7 +51,7 @@ ITEM: dict[str, Any] = {"n": 5, "f": 5.5, "t": "b", "yes": True, "no": None, "de
         (Eq("n", 5) | Eq("t", "x"), True),
     ],
 )
-def test_meaning(condition: Filter, wanted: bool) -> None:
+def test_filter_matches_by_its_definition(condition: Filter, wanted: bool) -> None:
     assert matches(condition, ITEM) is wanted
     assert matches(Not(condition), ITEM) is not wanted
 
@@ -71,7 +71,7 @@ def test_meaning(condition: Filter, wanted: bool) -> None:
         ({"$not": {"a": 1}}, Not(Eq("a", 1))),
     ],
 )
-def test_json_form(raw: Any, wanted: Filter) -> None:
+def test_parse_filter_json_gives_the_filter(raw: Any, wanted: Filter) -> None:
     assert parse_filter(raw) == wanted
 
 
@@ -104,12 +104,12 @@ def test_json_form(raw: Any, wanted: Filter) -> None:
         ({"$or": [{"a": 1}] * 300}, "at most 256 comparisons"),
     ],
 )
-def test_bad_filters(raw: Any, message: str) -> None:
+def test_parse_filter_invalid_raises_item_error(raw: Any, message: str) -> None:
     with pytest.raises(ItemError, match=message):
         parse_filter(raw)
 
 
-def test_depth_is_bounded() -> None:
+def test_parse_filter_too_deep_raises() -> None:
     raw: dict[str, Any] = {"a": 1}
     for _ in range(5000):
         raw = {"$not": raw}

@@ -16,7 +16,7 @@ from tests.gallery.conftest import Locate
 from tests.gallery.samples import DIM, NEW, OLD, STRANGER, embed, event, start
 
 
-def test_add_search_get(gallery: Gallery) -> None:
+def test_gallery_add_search_and_get_work(gallery: Gallery) -> None:
     ids = [f"i{number}" for number in range(50)]
     count = gallery.add(
         embed(ids),
@@ -38,7 +38,7 @@ def test_add_search_get(gallery: Gallery) -> None:
         gallery.get("nobody")
 
 
-def test_filters_in_both_forms(gallery: Gallery) -> None:
+def test_search_typed_and_json_filters_are_equal(gallery: Gallery) -> None:
     ids = [f"i{number}" for number in range(10)]
     gallery.add(embed(ids), payloads=[{"n": number} for number in range(10)])
     typed = gallery.search(embed(["i3"]), filter=Eq("n", 4))
@@ -47,7 +47,7 @@ def test_filters_in_both_forms(gallery: Gallery) -> None:
     assert [hit.id for hit in typed[0]] == ["i4"]
 
 
-def test_plain_numbers_want_their_space(gallery: Gallery) -> None:
+def test_search_plain_array_requires_a_space(gallery: Gallery) -> None:
     gallery.add(embed(["a", "b"]))
     vector = embed(["b"]).vectors[0]
     assert gallery.search(vector, space=OLD, k=1)[0][0].id == "b"
@@ -55,7 +55,7 @@ def test_plain_numbers_want_their_space(gallery: Gallery) -> None:
         gallery.search(vector)
 
 
-def test_queries_of_another_encoder_are_refused(gallery: Gallery) -> None:
+def test_search_query_of_another_encoder_raises(gallery: Gallery) -> None:
     gallery.add(embed(["a"]))
     with pytest.raises(SpaceMismatch, match="no compatibility between the two is on record"):
         gallery.search(embed(["q"], STRANGER))
@@ -63,7 +63,7 @@ def test_queries_of_another_encoder_are_refused(gallery: Gallery) -> None:
     assert gallery.search(compatible)[0][0].id == "a"
 
 
-def test_another_encoder_may_not_open_it(locate: Locate) -> None:
+def test_open_with_another_encoder_raises(locate: Locate) -> None:
     location = locate()
     with Gallery.create(location, OLD) as made:
         made.check_encoder(OLD)
@@ -77,7 +77,7 @@ def test_another_encoder_may_not_open_it(locate: Locate) -> None:
         assert again.space == OLD
 
 
-def test_replace_put_delete_annotate(gallery: Gallery) -> None:
+def test_gallery_replace_put_delete_and_set_payload_work(gallery: Gallery) -> None:
     gallery.add(embed(["a", "b"]), payloads=[{"n": 1}, {"n": 2}])
     with pytest.raises(ItemError, match="already"):
         gallery.add(embed(["a"]))
@@ -94,7 +94,7 @@ def test_replace_put_delete_annotate(gallery: Gallery) -> None:
     assert len(gallery) == 2
 
 
-def test_vectors_in_two_spaces_at_once(gallery: Gallery) -> None:
+def test_add_vectors_in_two_spaces_works(gallery: Gallery) -> None:
     gallery.add(embed(["a", "b"]))
     start(gallery)
     gallery.add(embed(["c", "d"], NEW), also=[embed(["c"], OLD)])
@@ -104,7 +104,7 @@ def test_vectors_in_two_spaces_at_once(gallery: Gallery) -> None:
         gallery.add(embed(["e"], NEW), also=[embed(["x"], OLD)])
 
 
-def test_columns_must_fit(gallery: Gallery) -> None:
+def test_add_mismatched_columns_raises(gallery: Gallery) -> None:
     with pytest.raises(ItemError, match="1 uris for 2 items"):
         gallery.add(embed(["a", "b"]), uris=["x"])
     with pytest.raises(ItemError, match="3 payloads for 2 items"):
@@ -112,7 +112,7 @@ def test_columns_must_fit(gallery: Gallery) -> None:
     assert len(gallery) == 0
 
 
-def test_more_than_one_batch(gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_add_more_than_one_batch_adds_all(gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("midspan.gallery.gallery.BATCH", 200)
     rng = np.random.default_rng(0)
     ids = np.array([f"i{number:05}" for number in range(450)])
@@ -125,7 +125,7 @@ def test_more_than_one_batch(gallery: Gallery, monkeypatch: pytest.MonkeyPatch) 
     assert [row[0].id for row in hits] == wanted
 
 
-def test_more_like_a_stored_item(gallery: Gallery) -> None:
+def test_more_like_leaves_out_the_item_itself(gallery: Gallery) -> None:
     gallery.add(embed([f"i{number}" for number in range(20)]))
     hits = gallery.more_like("i3", k=5)
     wanted = gallery.search(embed(["i3"]), k=6)[0][1:]
@@ -135,7 +135,7 @@ def test_more_like_a_stored_item(gallery: Gallery) -> None:
         gallery.more_like("nobody")
 
 
-def test_info_names_the_spaces(gallery: Gallery) -> None:
+def test_info_lists_the_spaces(gallery: Gallery) -> None:
     gallery.add(embed(["a", "b", "c"]))
     start(gallery)
     gallery.add_missing_vectors(embed(["a"], NEW), revisions=[1])
@@ -149,13 +149,13 @@ def test_info_names_the_spaces(gallery: Gallery) -> None:
     assert info.to_dict()["by_space"] == {"new": 1, "old": 2}
 
 
-def test_two_spaces_of_one_name_are_told_apart(gallery: Gallery) -> None:
+def test_spaces_of_one_name_are_shown_with_their_fingerprints(gallery: Gallery) -> None:
     twin = Space(name="old", dim=DIM, fingerprint="f-twin", compatible_with=("f-old",))
     start(gallery, to=twin)
     assert gallery.info().by_space == {"old (f-twin)": 0, "old (f-old)": 0}
 
 
-def test_verify_counts_what_is_odd(gallery: Gallery) -> None:
+def test_verify_counts_problems(gallery: Gallery) -> None:
     ids = ["a", "b", "c", "d"]
     rows = embed(ids).vectors.copy()
     rows[1] = rows[0]
@@ -170,7 +170,7 @@ def test_verify_counts_what_is_odd(gallery: Gallery) -> None:
     assert report.to_dict()["ok"] is True
 
 
-def test_verify_finds_items_that_cannot_be_found(gallery: Gallery) -> None:
+def test_verify_finds_unsearchable_items(gallery: Gallery) -> None:
     gallery.add(embed(["a"]))
     state = start(gallery)
     gallery.add(embed(["b"], NEW))
@@ -183,7 +183,7 @@ def test_verify_finds_items_that_cannot_be_found(gallery: Gallery) -> None:
     assert report.notes[0].startswith("1 vectors of 'new' are kept from an upgrade")
 
 
-def test_a_closed_or_strange_place_is_a_clear_error(locate: Locate) -> None:
+def test_open_invalid_location_raises(locate: Locate) -> None:
     for location in ("", "ftp://x/y", "  "):
         with pytest.raises(GalleryError):
             Gallery.open(location)

@@ -24,13 +24,13 @@ from midspan.gallery.records import Draft
         ("\ud800", "not valid Unicode"),
     ],
 )
-def test_bad_ids(id: Any, message: str) -> None:
+def test_check_id_invalid_raises(id: Any, message: str) -> None:
     with pytest.raises(ItemError, match=message):
         Draft(id)
 
 
 @pytest.mark.parametrize("id", ["a", "ä" * 256, "../../etc/passwd", " ", "🙂", "'; --", "$"])
-def test_good_ids(id: str) -> None:
+def test_check_id_valid_is_accepted(id: str) -> None:
     assert Draft(id).id == id
 
 
@@ -56,12 +56,12 @@ def deep(levels: int) -> dict[str, Any]:
         (deep(40), "nested deeper than 32"),
     ],
 )
-def test_bad_payloads(payload: Any, message: str) -> None:
+def test_check_payload_invalid_raises(payload: Any, message: str) -> None:
     with pytest.raises(ItemError, match=message):
         Draft("a", payload=payload)
 
 
-def test_a_payload_that_contains_itself_is_refused() -> None:
+def test_check_payload_recursive_raises() -> None:
     payload: dict[str, Any] = {}
     payload["self"] = payload
     with pytest.raises(ItemError, match="nested deeper"):
@@ -69,10 +69,10 @@ def test_a_payload_that_contains_itself_is_refused() -> None:
 
 
 @pytest.mark.parametrize("uri", [7, "x" * 4097, "a\0b", "\ud800"])
-def test_bad_uris(uri: Any) -> None:
+def test_check_uri_invalid_raises(uri: Any) -> None:
     with pytest.raises(ItemError, match="uri of 'a'"):
         Draft("a", uri=uri)
 
 
-def test_the_payload_is_kept_as_one_json_text() -> None:
+def test_payload_is_stored_as_one_json_text() -> None:
     assert Draft("a", payload={"ä": (1, True, None)}).json == '{"ä":[1,true,null]}'

@@ -20,7 +20,7 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ENGINES, SCHEME, "tests.gallery.elsewhere:Elsewhere")
 
 
-def test_the_p99_of_recent_searches_is_told(tmp_path: Path) -> None:
+def test_beacon_gives_the_p99_of_recent_searches(tmp_path: Path) -> None:
     writer, reader = LatencyBeacon(tmp_path / "g"), LatencyBeacon(tmp_path / "g")
     assert reader.p99() is None
     for number in range(search_log.FEWEST - 1):
@@ -34,7 +34,7 @@ def test_the_p99_of_recent_searches_is_told(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_old_news_and_broken_news_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_beacon_stale_or_broken_file_gives_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = LatencyBeacon(tmp_path / "g")
     for _ in range(50):
         writer.note(0.01)
@@ -45,7 +45,7 @@ def test_old_news_and_broken_news_are_none(tmp_path: Path, monkeypatch: pytest.M
     assert writer.p99() is None
 
 
-def test_only_while_there_is_work(tmp_path: Path) -> None:
+def test_beacon_is_written_only_during_an_upgrade(tmp_path: Path) -> None:
     location = f"{SCHEME}:///lite/{tmp_path.name}?catalogue={tmp_path / 'shop.db'}"
     with Gallery.create(location, OLD) as gallery, Gallery.open(location) as other:
         add(gallery, ["a", "b"])
@@ -61,7 +61,7 @@ def test_only_while_there_is_work(tmp_path: Path) -> None:
     assert not (tmp_path / "shop.db-pulse").exists()
 
 
-def test_galleries_without_a_file_have_no_beacon() -> None:
+def test_beacon_of_a_gallery_without_a_file_is_none() -> None:
     with Gallery.create("memory:", OLD) as gallery:
         start(gallery)
         for _ in range(30):

@@ -56,7 +56,7 @@ def wait_until(condition: object, seconds: float = 30.0) -> None:
         time.sleep(0.01)
 
 
-def test_an_index_is_built_when_a_space_has_grown(location: str) -> None:
+def test_maintenance_builds_an_index_when_a_space_has_grown(location: str) -> None:
     with Gallery.create(location, OLD) as gallery:
         engine = engine_of(gallery)
         add(gallery, ["a", "b"])
@@ -66,7 +66,7 @@ def test_an_index_is_built_when_a_space_has_grown(location: str) -> None:
         wait_until(lambda: engine.built == {1: 3})
 
 
-def test_the_new_space_gets_its_index_during_the_backfill(location: str) -> None:
+def test_maintenance_builds_the_new_index_during_the_backfill(location: str) -> None:
     ids = ["a", "b", "c", "d"]
     with Gallery.create(location, OLD) as gallery:
         add(gallery, ids)
@@ -76,7 +76,7 @@ def test_the_new_space_gets_its_index_during_the_backfill(location: str) -> None
         assert gallery.work.pending_exists()
 
 
-def test_a_failed_build_is_logged_shown_and_tried_again(
+def test_maintenance_failed_build_is_logged_and_retried(
     location: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with Gallery.create(location, OLD) as gallery, Gallery.open(location) as other:
@@ -95,7 +95,7 @@ def test_a_failed_build_is_logged_shown_and_tried_again(
         wait_until(lambda: other.index_status()[OLD.fingerprint].failure is None)
 
 
-def test_a_failure_is_shown_by_info_until_a_build_succeeds(location: str) -> None:
+def test_info_shows_a_failed_build_until_one_succeeds(location: str) -> None:
     with Gallery.create(location, OLD) as gallery:
         add(gallery, ["a"])
         engine = engine_of(gallery)
@@ -112,7 +112,7 @@ def test_a_failure_is_shown_by_info_until_a_build_succeeds(location: str) -> Non
         assert (index["state"], index["failure"], index["rows"]) == ("none", None, 1)
 
 
-def test_pauses_between_attempts_grow(location: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_maintenance_pauses_between_attempts_grow(location: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "FIRST_PAUSE", 30.0)
     with Gallery.create(location, OLD) as gallery:
         session = gallery._session
@@ -124,7 +124,7 @@ def test_pauses_between_attempts_grow(location: str, monkeypatch: pytest.MonkeyP
         assert pauses[-1] == pytest.approx(module.LONGEST_PAUSE, abs=5)
 
 
-def test_what_interrupted_writers_left_is_done_in_the_background(location: str) -> None:
+def test_maintenance_finishes_interrupted_writes(location: str) -> None:
     with Gallery.create(location, OLD) as gallery:
         add(gallery, ["a", "b"])
         engine = engine_of(gallery)
@@ -136,14 +136,14 @@ def test_what_interrupted_writers_left_is_done_in_the_background(location: str) 
         wait_until(lambda: engine.count(1) == 1)
 
 
-def test_a_closed_gallery_leaves_no_thread(location: str) -> None:
+def test_close_ends_the_maintenance_thread(location: str) -> None:
     with Gallery.create(location, OLD) as gallery:
         add(gallery, ["a"])
         assert any(one.name == "midspan-maintenance" for one in threading.enumerate())
     assert not any(one.name == "midspan-maintenance" for one in threading.enumerate())
 
 
-def test_an_index_waits_while_a_space_grows_fast(
+def test_maintenance_waits_while_a_space_grows_fast(
     location: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module.Maintenance, "wrote", lambda _: None)  # the test looks by itself

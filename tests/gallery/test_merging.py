@@ -27,7 +27,7 @@ def some(count: int, dim: int) -> np.ndarray:
     return RNG.standard_normal((count, dim)).astype(np.float32)
 
 
-def test_moments_leave_out_the_nearest_item_and_standardise_is_their_z() -> None:
+def test_standardise_uses_moments_without_the_nearest_item() -> None:
     scores = np.array([[0.1, 0.3, 0.9, 0.2], [0.5, 0.5, 0.5, 0.5]])
     found = moments(scores)
     assert found.mean == pytest.approx([0.2, 0.5])
@@ -36,14 +36,14 @@ def test_moments_leave_out_the_nearest_item_and_standardise_is_their_z() -> None
 
 
 @pytest.mark.parametrize("metric", ["cosine", "dot", "l2"])
-def test_sample_scores_are_those_of_the_gallery(metric: Metric) -> None:
+def test_sample_scores_equal_those_of_the_gallery(metric: Metric) -> None:
     queries, items = some(3, 8), prepare(some(5, 8), metric=metric)
     found = sample_scores(queries, items, metric=metric)
     for row, query in enumerate(prepare(queries, metric=metric)):
         assert found[row] == pytest.approx(pair_scores(query, items, metric=metric), abs=1e-5)
 
 
-def test_a_query_has_the_same_moments_alone_and_in_a_batch() -> None:
+def test_moments_of_a_query_are_equal_alone_and_in_a_batch() -> None:
     queries, items = some(40, 8), prepare(some(50, 8), metric="cosine")
     together = moments(sample_scores(queries, items, metric="cosine"))
     for row in range(40):
@@ -51,7 +51,7 @@ def test_a_query_has_the_same_moments_alone_and_in_a_batch() -> None:
         assert (alone.mean[0], alone.deviation[0]) == (together.mean[row], together.deviation[row])
 
 
-def test_standardised_scores_do_not_depend_on_scale_and_shift_of_a_space() -> None:
+def test_standardised_scores_are_independent_of_scale_and_shift() -> None:
     scores = RNG.random((4, 30))
     other = 0.2 + 0.1 * scores
     one, two = (standardise(part, moments(part)) for part in (scores, other))
@@ -66,7 +66,7 @@ def part(
     return found, _Plan(some(1, 8), (1,), (1,), [scale])
 
 
-def test_parts_are_ranked_by_standardised_score_and_a_later_part_knows_an_item_better() -> None:
+def test_merge_ranks_by_standardised_score_and_prefers_later_parts() -> None:
     first = part([1, 2, 4], [0.9, 0.8, 0.1], scale=(0.0, 1.0))
     second = part([3, 5, 1], [0.5, 0.3, 0.1], scale=(0.1, 0.1), complete=False)
     entries, cut = _ranked([first[0], second[0]], [first[1], second[1]], 0, threshold=None)
@@ -76,14 +76,14 @@ def test_parts_are_ranked_by_standardised_score_and_a_later_part_knows_an_item_b
     assert cut == pytest.approx(0.0)  # what the second part left out may rank as high as its last
 
 
-def test_a_threshold_leaves_out_lower_scores_and_what_a_part_did_not_show() -> None:
+def test_merge_threshold_drops_lower_and_unscored_items() -> None:
     found, plan = part([1, 2], [0.9, 0.2], scale=(0.0, 1.0), complete=False)
     entries, cut = _ranked([found], [plan], 0, threshold=0.5)
     assert [one.row for one in entries] == [1]
     assert cut == -np.inf
 
 
-def test_a_stored_sample_is_found_by_its_spaces_and_replaces_the_one_before() -> None:
+def test_stored_sample_is_keyed_by_its_spaces_and_replaced() -> None:
     names = np.array([f"i{number}" for number in range(30)])
     old, new = Embeddings(names, some(30, 8), OLD), Embeddings(names[5:], some(25, 6), NEW)
     with Gallery.create("memory:", OLD) as gallery:
@@ -105,6 +105,6 @@ def test_a_stored_sample_is_found_by_its_spaces_and_replaces_the_one_before() ->
             gallery.blobs.get(first)
 
 
-def test_a_damaged_sample_is_an_error() -> None:
+def test_stored_sample_damaged_raises() -> None:
     with pytest.raises(FormatError, match="sample is not readable"):
         PairedSample.from_bytes(b"PK not an archive")

@@ -76,7 +76,7 @@ def check(catalogue: Catalogue) -> None:
     assert catalogue.sequence() > before
 
 
-def test_a_file_of_format_1_is_migrated_at_opening(tmp_path: Path) -> None:
+def test_migration_file_of_format_1_is_migrated_when_opened(tmp_path: Path) -> None:
     path = tmp_path / "shop.midspan"
     old_file(path)
     catalogue = Catalogue.open(CatalogueLocation(path=path), shown="shop")
@@ -92,7 +92,7 @@ def test_a_file_of_format_1_is_migrated_at_opening(tmp_path: Path) -> None:
     Catalogue.open(CatalogueLocation(path=path), shown="shop").close()  # and it stays so
 
 
-def test_a_new_file_has_the_tables_of_a_migrated_one(tmp_path: Path) -> None:
+def test_migration_new_file_has_the_tables_of_a_migrated_one(tmp_path: Path) -> None:
     """Columns alike: statements that work on one work on the other."""
     old, new = tmp_path / "old.midspan", tmp_path / "new.midspan"
     old_file(old)
@@ -126,7 +126,7 @@ def upgrade():
 """
 
 
-def test_a_migration_that_fails_leaves_the_file_as_it_was(
+def test_migration_that_fails_leaves_the_file_unchanged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, kept = tmp_path / "shop.midspan", tmp_path / "kept.midspan"
@@ -150,7 +150,7 @@ def test_a_migration_that_fails_leaves_the_file_as_it_was(
 
 @pytest.mark.server
 @pytest.mark.slow
-def test_tables_of_before_are_migrated_in_postgresql(postgres: Postgres) -> None:
+def test_migration_former_postgresql_tables_are_migrated(postgres: Postgres) -> None:
     old_tables(postgres.url(), "before")
     place = parse_location(postgres.location("before")).catalogue
     catalogue = Catalogue.open(place, shown="shop")
@@ -188,7 +188,7 @@ def later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "HEAD", "0002")
 
 
-def test_a_later_revision_is_reached_by_alembic(
+def test_migration_to_a_later_revision_uses_alembic(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, before = tmp_path / "new.midspan", tmp_path / "before.midspan"
@@ -208,7 +208,7 @@ def test_a_later_revision_is_reached_by_alembic(
 
 @pytest.mark.server
 @pytest.mark.slow
-def test_a_later_revision_is_reached_in_postgresql(
+def test_migration_to_a_later_revision_works_in_postgresql(
     postgres: Postgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = parse_location(postgres.location("revised")).catalogue
@@ -221,7 +221,7 @@ def test_a_later_revision_is_reached_in_postgresql(
     catalogue.close()
 
 
-def test_a_catalogue_at_the_last_revision_opens_without_alembic(tmp_path: Path) -> None:
+def test_migration_current_catalogue_opens_without_alembic(tmp_path: Path) -> None:
     path = tmp_path / "new.midspan"
     with Catalogue.creating(CatalogueLocation(path=path), OLD, shown="new") as made:
         made.first_write(OLD, event=event("create"), settings={})

@@ -64,7 +64,7 @@ def engine_of(gallery: Gallery) -> MilvusEngine:
 # ---- without a server
 
 
-def test_a_location_names_server_database_and_gallery() -> None:
+def test_milvus_location_gives_server_database_and_gallery() -> None:
     place = located("milvus://me:s%40cret@db/shop?database=photos")
     assert (place.uri, place.token, place.name) == ("http://db:19530", "me:s@cret", "shop")
     assert (place.database, place.local) == ("photos", False)
@@ -83,7 +83,7 @@ def test_a_location_names_server_database_and_gallery() -> None:
         located("milvus+lite:///a.db/shop?shards=2")
 
 
-def test_settings_of_an_index_are_those_of_its_kind() -> None:
+def test_milvus_index_settings_depend_on_the_kind() -> None:
     place = located("milvus://db/shop?index=HNSW&M=32&breadth=64&shards=4&partitions=16")
     assert place.index(8) == {"index_type": "HNSW", "params": {"M": 32, "efConstruction": 200}}
     assert (place.shards, place.partitions, place.breadth) == (4, 16, 64)
@@ -103,7 +103,7 @@ def test_settings_of_an_index_are_those_of_its_kind() -> None:
             located(f"milvus://db/shop?{bad}")
 
 
-def test_only_what_means_the_same_is_translated() -> None:
+def test_milvus_filters_translate_only_when_equivalent() -> None:
     assert translate(Eq("a.b", "x"), MILVUS) == 'payload["a"]["b"] == "x"'
     assert translate(In("a", (1, 2.5, True)), MILVUS) == (
         '(payload["a"] == 1) or (payload["a"] == 2.5) or (payload["a"] == true)'
@@ -122,7 +122,7 @@ def test_only_what_means_the_same_is_translated() -> None:
         assert translate(filter, MILVUS) is None
 
 
-def test_a_server_that_is_not_there_is_a_clear_error_without_the_token(
+def test_milvus_unreachable_server_raises_without_the_token(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(milvus_connection, "SECONDS", 0.5)
@@ -142,7 +142,7 @@ def many(count: int, seed: int = 0) -> Embeddings:
 
 
 @pytest.mark.usefixtures("quiet")
-def test_a_space_moves_to_its_index_while_others_write(
+def test_milvus_index_build_during_writes_keeps_all_rows(
     location: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Gallery.create(f"{location}&index_from=1500&index=IVF_FLAT&nlist=16", OLD) as gallery:
@@ -195,7 +195,7 @@ def test_a_space_moves_to_its_index_while_others_write(
 
 @pytest.mark.usefixtures("quiet")
 @pytest.mark.parametrize("moment", ["copied", "moved"])
-def test_a_write_that_began_before_the_move_is_not_lost(
+def test_milvus_write_begun_before_the_move_is_kept(
     location: str, moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Gallery.create(f"{location}&index_from=20", OLD) as gallery:
@@ -223,7 +223,7 @@ def test_a_write_that_began_before_the_move_is_not_lost(
 
 
 @pytest.mark.usefixtures("quiet")
-def test_two_who_build_one_index_fill_one_collection(location: str) -> None:
+def test_milvus_two_concurrent_builders_fill_one_collection(location: str) -> None:
     with Gallery.create(f"{location}&index_from=1000", OLD) as gallery:
         gallery.add(many(1500))
         with Gallery.open(f"{location}&index_from=1000") as other:
@@ -252,7 +252,7 @@ def test_two_who_build_one_index_fill_one_collection(location: str) -> None:
 @pytest.mark.milvus
 @pytest.mark.usefixtures("quiet")
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_server_takes_every_kind_of_index(
+def test_milvus_every_index_kind_is_accepted(
     request: pytest.FixtureRequest, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The wheel's server cannot build DISKANN: it takes it, and builds nothing."""
@@ -281,7 +281,7 @@ def test_the_server_takes_every_kind_of_index(
 @pytest.mark.slow
 @pytest.mark.milvus
 @pytest.mark.usefixtures("quiet")
-def test_what_compaction_brings_back_is_in_no_answer(request: pytest.FixtureRequest) -> None:
+def test_milvus_rows_revived_by_compaction_are_in_no_answer(request: pytest.FixtureRequest) -> None:
     """Milvus 2.3.5 brings deleted rows back now and then; here it compacts after each round."""
     name = "g" + uuid.uuid4().hex[:12]
     memory = Gallery.create(f"memory:{name}", OLD)
@@ -320,7 +320,7 @@ def mortal() -> Iterator[Milvus]:
 @pytest.mark.server
 @pytest.mark.slow
 @pytest.mark.milvus
-def test_a_server_that_dies_loses_nothing_that_was_acknowledged(
+def test_milvus_killed_server_loses_no_acknowledged_write(
     mortal: Milvus, tmp_path: Path
 ) -> None:
     """However slow the machine is, the server dies in the midst of writes: after so many of them,
@@ -378,7 +378,7 @@ def wait_for(gallery: Gallery) -> None:
 
 
 @pytest.mark.parametrize("path", [("brand",), ("maker", "country")])
-def test_an_index_on_a_payload_field_is_made_or_refused_with_what_to_do(
+def test_milvus_payload_index_is_created_or_refused_with_a_remedy(
     location: str, path: tuple[str, ...]
 ) -> None:
     payload = {"brand": "acme", "maker": {"country": "se"}}
@@ -392,7 +392,7 @@ def test_an_index_on_a_payload_field_is_made_or_refused_with_what_to_do(
             gallery.index_payload(path)  # neither the server of the tests nor Milvus Lite has them
 
 
-def test_collection_dropped_while_a_gallery_is_opened_is_left_out(
+def test_milvus_collection_dropped_while_opening_is_left_out(
     location: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Gallery.create(location, OLD) as gallery:

@@ -57,7 +57,7 @@ def let_time_pass(gallery: Gallery) -> None:
         connection.execute(update(catalogue.tables.outbox).values(due=time.time() - 1))
 
 
-def test_a_write_that_works_leaves_nothing_to_do(gallery: Gallery) -> None:
+def test_outbox_after_successful_writes_is_empty(gallery: Gallery) -> None:
     add(gallery, ["a", "b"])
     gallery.put_drafts(drafts(["a"]), [embed(["a"], seed=1)], mode="replace")
     gallery.set_payload({"b": {"n": 1}})
@@ -69,7 +69,7 @@ def test_a_write_that_works_leaves_nothing_to_do(gallery: Gallery) -> None:
 
 
 @pytest.mark.slow
-def test_aborted_writes_never_come_back(gallery: Gallery) -> None:
+def test_aborted_writes_never_appear(gallery: Gallery) -> None:
     """However many there were: no answer, no count and no page has them; verify says so."""
     add(gallery, ["a"])
     engine = engine_of(gallery)
@@ -91,7 +91,7 @@ def test_aborted_writes_never_come_back(gallery: Gallery) -> None:
     assert left(gallery) == 0
 
 
-def test_a_writer_that_dies_before_its_commit_is_cleaned_up_after_an_hour(
+def test_intent_of_a_dead_writer_is_removed_after_an_hour(
     gallery: Gallery,
 ) -> None:
     class Died(BaseException): ...
@@ -119,7 +119,7 @@ def test_a_writer_that_dies_before_its_commit_is_cleaned_up_after_an_hour(
     assert (engine.count(1), left(gallery), gallery.count().items) == (0, 0, 0)
 
 
-def test_a_writer_that_comes_back_after_its_intent_was_removed_is_refused(
+def test_writer_whose_intent_was_removed_is_refused(
     gallery: Gallery,
 ) -> None:
     def another_process_cleans_up() -> None:
@@ -135,7 +135,7 @@ def test_a_writer_that_comes_back_after_its_intent_was_removed_is_refused(
 
 
 @pytest.mark.parametrize("step", ["delete", "set_payload", "drop_space"])
-def test_what_the_engine_could_not_do_is_done_later(gallery: Gallery, step: str) -> None:
+def test_outbox_failed_engine_step_is_repeated_later(gallery: Gallery, step: str) -> None:
     ids = ["a", "b", "c"]
     add(gallery, ids, payloads=[{"n": 0}] * 3)
     state = start(gallery)
@@ -163,7 +163,7 @@ def test_what_the_engine_could_not_do_is_done_later(gallery: Gallery, step: str)
         engine.count(1)
 
 
-def test_an_engine_that_does_not_know_what_is_superseded_is_corrected(
+def test_search_engine_with_stale_superseded_rows_is_corrected(
     gallery: Gallery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It finds the old vectors of items that have new ones by now."""
@@ -185,7 +185,7 @@ def test_an_engine_that_does_not_know_what_is_superseded_is_corrected(
     assert view(gallery, query, k=4, among=(OLD.fingerprint,)) == true_part
 
 
-def test_a_payload_that_changes_during_a_backfill_reaches_the_new_space(gallery: Gallery) -> None:
+def test_payload_changed_during_a_backfill_reaches_the_new_space(gallery: Gallery) -> None:
     add(gallery, ["a"], payloads=[{"n": 0}])
     start(gallery)
     engine_of(gallery).before_put = lambda: gallery.set_payload({"a": {"n": 1}})
@@ -194,7 +194,7 @@ def test_a_payload_that_changes_during_a_backfill_reaches_the_new_space(gallery:
     assert found(gallery.search(embed(["q"], NEW), filter=Eq("n", 0))) == [[]]
 
 
-def test_an_item_that_is_deleted_during_a_backfill_leaves_no_vector(gallery: Gallery) -> None:
+def test_item_deleted_during_a_backfill_leaves_no_vector(gallery: Gallery) -> None:
     add(gallery, ["a", "b"])
     start(gallery)
     engine_of(gallery).before_put = lambda: gallery.delete(["a"])
@@ -203,7 +203,7 @@ def test_an_item_that_is_deleted_during_a_backfill_leaves_no_vector(gallery: Gal
     assert gallery.garbage() == 0
 
 
-def test_an_id_that_another_writer_took_is_refused_without_a_trace(gallery: Gallery) -> None:
+def test_add_id_taken_concurrently_raises_and_leaves_no_row(gallery: Gallery) -> None:
     engine_of(gallery).before_put = lambda: add(gallery, ["a"], seed=1)
     with pytest.raises(ItemError, match="already"):
         add(gallery, ["a"])
@@ -214,7 +214,7 @@ def test_an_id_that_another_writer_took_is_refused_without_a_trace(gallery: Gall
     )
 
 
-def test_a_lost_vector_is_found_by_verify(gallery: Gallery) -> None:
+def test_verify_finds_a_lost_vector(gallery: Gallery) -> None:
     add(gallery, ["a", "b"])
     engine = engine_of(gallery)
     engine.delete(engine.rows(1, after=-1, limit=1))
@@ -223,7 +223,7 @@ def test_a_lost_vector_is_found_by_verify(gallery: Gallery) -> None:
     assert "1 vectors are in the catalogue but not in the engine" in report.problems[0]
 
 
-def test_a_late_removal_of_an_entry_never_hits_a_newer_one(gallery: Gallery) -> None:
+def test_outbox_late_removal_keeps_a_newer_entry(gallery: Gallery) -> None:
     """Two processes drain the outbox at once; in between an entry is written."""
     catalogue = gallery._session.catalogue
 

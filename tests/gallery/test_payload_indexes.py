@@ -52,7 +52,7 @@ def plan(gallery: Gallery, condition: Filter) -> str:
     return "\n".join(str(line) for line in lines)
 
 
-def test_rare_filters_go_by_the_index(gallery: Gallery) -> None:
+def test_payload_index_serves_rare_filters(gallery: Gallery) -> None:
     ids = [f"i{number:04}" for number in range(1000)]
     payloads = [
         {"brand": f"b{number}", "price": number, "day": f"2024-01-{number:04}"}
@@ -73,7 +73,7 @@ def test_rare_filters_go_by_the_index(gallery: Gallery) -> None:
     assert gallery.audit_log(limit=1)[0].what == "index payload"
 
 
-def test_filters_mean_the_same_with_indexes(gallery: Gallery) -> None:
+def test_payload_index_filters_equal_the_reference(gallery: Gallery) -> None:
     for field in ("brand", "price", "maker.country", "date", "sold"):
         gallery.index_payload(field)
     ids = [f"p{number}" for number in range(len(PAYLOADS))]
@@ -86,7 +86,7 @@ def test_filters_mean_the_same_with_indexes(gallery: Gallery) -> None:
 
 
 @pytest.mark.parametrize("field", ["text", "it's %s :x"])
-def test_long_texts_and_odd_names_can_be_indexed(gallery: Gallery, field: str) -> None:
+def test_payload_index_on_long_texts_and_unusual_names_works(gallery: Gallery, field: str) -> None:
     long = "x" * 100_000
     gallery.index_payload((field,))
     values = [long, long + "y", "a"]
@@ -103,7 +103,7 @@ def test_long_texts_and_odd_names_can_be_indexed(gallery: Gallery, field: str) -
     assert passing(Range((field,), lt=long)) == ["c"]
 
 
-def test_an_engine_without_such_indexes_says_so() -> None:
+def test_payload_index_in_an_engine_without_them_raises() -> None:
     with (
         Gallery.create("memory:", OLD) as gallery,
         pytest.raises(GalleryError, match="memory has no indexes on payload fields"),
@@ -111,7 +111,7 @@ def test_an_engine_without_such_indexes_says_so() -> None:
         gallery.index_payload("brand")
 
 
-def test_a_file_says_why_it_needs_none(tmp_path: Path) -> None:
+def test_payload_index_in_a_file_raises_with_the_reason(tmp_path: Path) -> None:
     with (
         Gallery.create(tmp_path / "shop.midspan", OLD) as gallery,
         pytest.raises(GalleryError, match="a file needs no indexes on payload fields"),

@@ -120,7 +120,7 @@ def plans(gallery: Gallery, monkeypatch: pytest.MonkeyPatch, **settings: Any) ->
 # ---- filters and superseded rows, above what HNSW looks at by itself ---------------------------
 
 
-def test_rare_rows_of_a_large_space_are_all_found(
+def test_pgvector_rare_filter_in_a_large_space_finds_all(
     postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with new_gallery(postgres) as gallery:
@@ -171,7 +171,7 @@ def test_rare_rows_of_a_large_space_are_all_found(
         assert all(len(hits) == 10 for hits in rolled_back)
 
 
-def test_a_payload_index_serves_filters(gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pgvector_payload_index_serves_filters(gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(gallery, 5000, rare=500)
     for field in ("brand", "n"):
         gallery.index_payload(field)
@@ -190,7 +190,7 @@ def test_a_payload_index_serves_filters(gallery: Gallery, monkeypatch: pytest.Mo
     "settings", ["&index=halfvec", "&partitions=3", "&partitions=2&index=halfvec"]
 )
 @pytest.mark.parametrize("metric", ["cosine", "l2", "dot"])
-def test_an_index_in_parts_or_of_half_precision_finds_the_neighbours(
+def test_pgvector_partitioned_or_half_precision_index_finds_the_neighbours(
     postgres: Postgres, monkeypatch: pytest.MonkeyPatch, settings: str, metric: Any
 ) -> None:
     monkeypatch.setattr(pgvector_index, "INDEX_FROM", 1000)
@@ -222,7 +222,7 @@ def test_an_index_in_parts_or_of_half_precision_finds_the_neighbours(
         ("colour=red", "unknown setting 'colour'"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(
+def test_pgvector_invalid_settings_raise(
     postgres: Postgres, bad: str, message: str
 ) -> None:
     with pytest.raises(GalleryError, match=message):
@@ -232,7 +232,7 @@ def test_settings_that_make_no_sense_are_refused(
 # ---- building ----------------------------------------------------------------------------------
 
 
-def test_two_builders_build_one_index_while_items_are_written(
+def test_pgvector_two_builders_during_writes_build_one_index(
     gallery: Gallery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pgvector_index, "INDEX_FROM", 1000)
@@ -270,7 +270,7 @@ def indexes(gallery: Gallery) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.usefixtures("small_index")
-def test_an_index_that_was_left_half_built_is_seen_and_built_again(gallery: Gallery) -> None:
+def test_pgvector_invalid_index_is_built_again(gallery: Gallery) -> None:
     fill(gallery, 200)
     engine = engine_of(gallery)
     engine.build_index(1)
@@ -289,7 +289,7 @@ def test_an_index_that_was_left_half_built_is_seen_and_built_again(gallery: Gall
 
 
 @pytest.mark.usefixtures("small_index")
-def test_a_build_that_fails_says_so_and_the_next_one_succeeds(gallery: Gallery) -> None:
+def test_pgvector_failed_build_is_reported_and_succeeds_later(gallery: Gallery) -> None:
     fill(gallery, 100)
     engine, name = engine_of(gallery), f"{table_of(gallery)}_hnsw_1"
     with gallery._session.catalogue.writing() as connection:
@@ -304,7 +304,7 @@ def test_a_build_that_fails_says_so_and_the_next_one_succeeds(gallery: Gallery) 
 
 
 @pytest.mark.usefixtures("small_index")
-def test_a_server_with_little_shared_memory_builds_in_one_process(
+def test_pgvector_little_shared_memory_builds_in_one_process(
     postgres: Postgres, gallery: Gallery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add(gallery, ["a"])
@@ -328,14 +328,14 @@ def test_a_server_with_little_shared_memory_builds_in_one_process(
     assert engine_of(gallery).index_status(1).state == "ready"
 
 
-def test_a_build_under_way_is_shown(gallery: Gallery) -> None:
+def test_pgvector_status_shows_a_running_build(gallery: Gallery) -> None:
     fill(gallery, 100)
     builder = engine_of(gallery)._builder
     with builder._locked(1):
         assert engine_of(gallery).index_status(1).state == "building"
 
 
-def test_more_dimensions_than_hnsw_takes_need_no_index(
+def test_pgvector_dimensions_beyond_hnsw_require_no_index(
     postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pgvector_index, "INDEX_FROM", 10)
@@ -353,7 +353,7 @@ def test_more_dimensions_than_hnsw_takes_need_no_index(
 # ---- drops, readers, poolers -------------------------------------------------------------------
 
 
-def test_a_drop_gives_up_while_its_table_is_in_use(
+def test_pgvector_drop_of_a_table_in_use_raises(
     gallery: Gallery, postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(gallery, 50)
@@ -375,7 +375,7 @@ def test_a_drop_gives_up_while_its_table_is_in_use(
 
 
 @pytest.mark.usefixtures("small_index")
-def test_a_drop_ends_the_build_of_an_index(gallery: Gallery, postgres: Postgres) -> None:
+def test_pgvector_drop_cancels_a_running_build(gallery: Gallery, postgres: Postgres) -> None:
     fill(gallery, 300)
     engine, raised = engine_of(gallery), list[Exception]()
 
@@ -402,7 +402,7 @@ def test_a_drop_ends_the_build_of_an_index(gallery: Gallery, postgres: Postgres)
     assert ask(gallery, "SELECT to_regclass(%s)", f"{table_of(gallery)}_vectors_1") == [(None,)]
 
 
-def test_a_search_that_meets_the_drop_of_a_space_is_repeated(
+def test_pgvector_search_during_a_drop_is_repeated(
     gallery: Gallery, postgres: Postgres
 ) -> None:
     """Each waits for what the other holds, and PostgreSQL ends the search."""
@@ -430,7 +430,7 @@ def test_a_search_that_meets_the_drop_of_a_space_is_repeated(
 
 
 @pytest.mark.usefixtures("small_index")
-def test_nothing_is_set_for_a_session(gallery: Gallery) -> None:
+def test_pgvector_settings_do_not_outlive_the_transaction(gallery: Gallery) -> None:
     """A pooler in transaction mode gives the same connection to others."""
     fill(gallery, 50)
     start(gallery)
@@ -448,7 +448,7 @@ def test_nothing_is_set_for_a_session(gallery: Gallery) -> None:
 # ---- writing -----------------------------------------------------------------------------------
 
 
-def test_a_put_is_part_of_the_transaction_and_may_be_repeated(gallery: Gallery) -> None:
+def test_pgvector_put_is_transactional_and_repeatable(gallery: Gallery) -> None:
     engine = engine_of(gallery)
     rows: IntArray = np.arange(10_000, 30_000)
     vectors = unit(np.random.default_rng(4), len(rows))
@@ -466,13 +466,13 @@ def test_a_put_is_part_of_the_transaction_and_may_be_repeated(gallery: Gallery) 
     assert engine.rows(1, after=29_996, limit=10).tolist() == [29_997, 29_998, 29_999]
 
 
-def test_an_older_pgvector_is_refused(gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pgvector_older_version_raises(gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pgvector, "OLDEST", (99, 0))
     with pytest.raises(StoreError, match=r"expected pgvector 99\.0 or newer"):
         Gallery.open(gallery.location)
 
 
-def test_a_server_that_dies_loses_nothing_that_was_acknowledged(
+def test_pgvector_killed_server_loses_no_acknowledged_write(
     gallery: Gallery, postgres: Postgres
 ) -> None:
     with psycopg.connect(postgres.url(), autocommit=True) as connection:
@@ -493,7 +493,7 @@ def test_a_server_that_dies_loses_nothing_that_was_acknowledged(
         assert number > 3
 
 
-def test_one_failed_statement_after_a_restart_clears_all_stale_connections(
+def test_pgvector_first_failure_after_a_restart_clears_stale_connections(
     gallery: Gallery, postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgresql, "IDLE_SECONDS", 3600.0)  # as if the restart took no time

@@ -39,7 +39,7 @@ def located(text: str) -> QdrantLocation:
 # ---- locations
 
 
-def test_a_location_names_a_server_or_a_folder() -> None:
+def test_qdrant_location_gives_server_or_folder() -> None:
     place = located("qdrant://db/shop?tls=true")
     assert (place.url, place.folder, place.name) == ("https://db:6333", None, "shop")
     assert located("qdrant://[::1]:7000/a_b").url == "http://[::1]:7000"
@@ -54,7 +54,7 @@ def test_a_location_names_a_server_or_a_folder() -> None:
             located(f"qdrant+local://{bad}")
 
 
-def test_settings_of_a_location_are_strict() -> None:
+def test_qdrant_unknown_location_setting_raises() -> None:
     place = located(
         "qdrant://db/shop?shards=6&replicas=3&on_disk=true&quantisation=int8&oversampling=3&ef=64"
     )
@@ -76,7 +76,7 @@ def test_settings_of_a_location_are_strict() -> None:
         located("qdrant+local://:memory:/shop?shards=2")
 
 
-def test_a_gallery_keeps_the_settings_that_it_was_made_with() -> None:
+def test_qdrant_gallery_keeps_its_settings() -> None:
     plain = parse_location("qdrant://db/shop?catalogue=memory:&ef=32")
     made = {"engine": "qdrant", "shards": "6", "replicas": "3"}
     place = qdrant_location(plain, created_with=made)
@@ -86,13 +86,13 @@ def test_a_gallery_keeps_the_settings_that_it_was_made_with() -> None:
         qdrant_location(other, created_with=made)
 
 
-def test_a_key_is_not_taken_from_the_location() -> None:
+def test_qdrant_api_key_in_the_location_raises() -> None:
     with pytest.raises(GalleryError, match=f"set {API_KEY}") as caught:
         located("qdrant://me:secret@db/shop")
     assert "secret" not in str(caught.value)
 
 
-def test_a_server_that_is_not_there_is_a_clear_error(tmp_path: Path) -> None:
+def test_qdrant_unreachable_server_raises(tmp_path: Path) -> None:
     file = tmp_path / "shop.db"
     with pytest.raises(StoreError, match="cannot be reached or broke off"):
         Gallery.create(f"qdrant://127.0.0.1:1/shop?catalogue={file}", OLD)
@@ -103,7 +103,7 @@ def test_a_server_that_is_not_there_is_a_clear_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("metric", ["cosine", "dot", "l2"])
-def test_vectors_come_back_bit_for_bit(metric: Metric) -> None:
+def test_qdrant_vectors_are_returned_bit_for_bit(metric: Metric) -> None:
     rng = np.random.default_rng(1)
     rows = rng.standard_normal((40, 8)).astype(np.float32)
     rows[:20] /= np.linalg.norm(rows[:20], axis=1, keepdims=True)
@@ -119,7 +119,7 @@ def test_vectors_come_back_bit_for_bit(metric: Metric) -> None:
     assert len(kept_twice) == (20 if metric == "cosine" else 0)
 
 
-def test_only_what_means_the_same_is_translated() -> None:
+def test_qdrant_filters_translate_only_when_equivalent() -> None:
     exact: list[Filter] = [Eq("a.b", "x"), Eq("a", 5), In("a", (1, 2.5, True)), Range("a", gt=1)]
     for filter in (*exact, And(tuple(exact)), Or(tuple(exact)), And((Eq("a", 1), Exists("b")))):
         assert translate(filter, QDRANT) is not None
@@ -138,7 +138,7 @@ def test_only_what_means_the_same_is_translated() -> None:
         assert translate(filter, QDRANT) is None
 
 
-def test_points_that_a_better_space_supersedes_are_left_out() -> None:
+def test_qdrant_superseded_points_are_left_out() -> None:
     vectors = np.zeros((1, 2), np.float32)
     assert condition(SearchRequest(vectors, 1, (1,), (1,)), 1) is None
     found = condition(SearchRequest(vectors, 1, (3, 2, 1), (1,), Eq("a", 1)), 1)
@@ -195,7 +195,7 @@ def info(**changes: Any) -> SimpleNamespace:
     return SimpleNamespace(**(told | changes))
 
 
-def test_settings_reach_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_qdrant_settings_are_sent_to_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     point = SimpleNamespace(id=7, vector={"l2": [0.0] * 8}, payload={}, score=1.0)
     answer = [SimpleNamespace(points=[point])]
     engine, recorder = served(
@@ -223,7 +223,7 @@ def test_settings_reach_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     assert again.params.exact  # an index may end early: fewer than asked for is looked at again
 
 
-def test_an_index_is_due_when_much_is_outside_and_small_segments_are_included(
+def test_qdrant_index_is_due_by_unindexed_points(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     count = SimpleNamespace(count=50_000)
@@ -243,7 +243,7 @@ def test_an_index_is_due_when_much_is_outside_and_small_segments_are_included(
     assert not engine.needs_index(1)
 
 
-def test_a_failed_optimiser_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_qdrant_failed_optimiser_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     broken = info(status="red", optimizer_status=SimpleNamespace(error="disk is full"))
     count = SimpleNamespace(count=50_000)
     engine, _ = served("m=8", monkeypatch, count=count, get_collection=broken)
@@ -252,7 +252,7 @@ def test_a_failed_optimiser_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None
         engine.build_index(1)
 
 
-def test_a_payload_field_is_indexed_by_the_kind_of_its_values_also_in_new_spaces(
+def test_qdrant_payload_index_follows_value_types_in_every_space(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     point = SimpleNamespace(id=7, payload={"payload": {"maker": {"country": "fr"}}})
@@ -279,7 +279,7 @@ def test_a_payload_field_is_indexed_by_the_kind_of_its_values_also_in_new_spaces
 # ---- local mode
 
 
-def test_a_folder_is_kept_and_shared_within_a_process(tmp_path: Path) -> None:
+def test_qdrant_folder_persists_and_is_shared_in_a_process(tmp_path: Path) -> None:
     location = f"qdrant+local://{tmp_path}/vectors/shop?catalogue={tmp_path / 'shop.db'}"
     with Gallery.create(location, OLD) as gallery:
         add(gallery, ["a", "b", "c"])
@@ -292,7 +292,7 @@ def test_a_folder_is_kept_and_shared_within_a_process(tmp_path: Path) -> None:
         assert len(gallery) == 2
 
 
-def test_collections_of_the_first_layout_are_named_with_what_to_do(
+def test_qdrant_collection_of_the_first_layout_raises_with_a_remedy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     left = SimpleNamespace(collections=[SimpleNamespace(name="shop__1f0a9c33")])

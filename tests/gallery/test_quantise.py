@@ -50,7 +50,7 @@ def held(gallery: Gallery) -> str:
     return f"{snapshot.record.quantise}, {snapshot.ivf.codes.name}"
 
 
-def test_unknown_values_are_errors(tmp_path: Path) -> None:
+def test_quantise_unknown_value_raises(tmp_path: Path) -> None:
     with pytest.raises(GalleryError, match=r"quantise = 'int4'; expected one of none, int8"):
         Gallery.create(tmp_path / "a.midspan", OLD, quantise="int4")
     assert list(tmp_path.iterdir()) == []
@@ -60,7 +60,7 @@ def test_unknown_values_are_errors(tmp_path: Path) -> None:
         assert gallery.info().quantise == "none"
 
 
-def test_a_gallery_in_memory_is_exact_and_says_so() -> None:
+def test_quantise_in_memory_raises() -> None:
     with pytest.raises(GalleryError, match="in memory is exact and holds float32"):
         Gallery.create("memory:", OLD, quantise="binary")
     with Gallery.create("memory:", OLD) as gallery:
@@ -69,13 +69,13 @@ def test_a_gallery_in_memory_is_exact_and_says_so() -> None:
             set_quantise(gallery, "int8")
 
 
-def test_servers_are_referred_to_their_own_settings() -> None:
+def test_quantise_on_a_server_raises_with_its_settings() -> None:
     with pytest.raises(GalleryError, match="postgresql has settings of its own"):
         Gallery.create("postgresql://h/db?table=t", OLD, quantise="int8")
 
 
 @pytest.mark.parametrize("kind", SMALLER)
-def test_the_same_hits_scores_and_ties_as_without(tmp_path: Path, kind: Quantise) -> None:
+def test_quantise_hits_scores_and_ties_equal_full_precision(tmp_path: Path, kind: Quantise) -> None:
     queries = vectors().vectors[:60]
     with made(tmp_path / "plain.midspan", "none") as plain, made(tmp_path / "s", kind) as small:
         for gallery in (plain, small):
@@ -94,7 +94,7 @@ def test_the_same_hits_scores_and_ties_as_without(tmp_path: Path, kind: Quantise
 
 
 @pytest.mark.parametrize("kind", SMALLER)
-def test_the_choice_is_kept_over_a_restart(tmp_path: Path, kind: Quantise) -> None:
+def test_quantise_choice_survives_a_restart(tmp_path: Path, kind: Quantise) -> None:
     made(tmp_path / "shop.midspan", kind).close()
     with Gallery.open(tmp_path / "shop.midspan") as gallery:
         assert gallery.info().quantise == kind
@@ -105,7 +105,7 @@ def test_the_choice_is_kept_over_a_restart(tmp_path: Path, kind: Quantise) -> No
         assert gallery.verify().ok
 
 
-def test_another_process_follows_a_change(tmp_path: Path) -> None:
+def test_quantise_change_reaches_another_process(tmp_path: Path) -> None:
     place = tmp_path / "shop.midspan"
     with made(place, "none") as gallery, Gallery.open(place) as other:
         gallery.optimise()
@@ -117,7 +117,7 @@ def test_another_process_follows_a_change(tmp_path: Path) -> None:
         assert (line.what, line.details) == ("quantise", {"from": "none", "to": "binary"})
 
 
-def test_a_copy_is_held_as_its_source(tmp_path: Path) -> None:
+def test_quantise_copy_keeps_the_choice(tmp_path: Path) -> None:
     with made(tmp_path / "a.midspan", "binary") as source:
         copy(source, tmp_path / "b.midspan")
         with Gallery.open(tmp_path / "b.midspan") as target:
@@ -125,7 +125,7 @@ def test_a_copy_is_held_as_its_source(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["none", *SMALLER])
-def test_recall_in_a_mixed_gallery_for_queries_of_both_spaces(
+def test_quantise_mixed_gallery_recall_holds_for_both_spaces(
     tmp_path: Path, kind: Quantise
 ) -> None:
     new, old = vectors(new=True), vectors()
@@ -150,12 +150,12 @@ def test_recall_in_a_mixed_gallery_for_queries_of_both_spaces(
         assert {hit.space.name for hits in mine for hit in hits} == {"old"}
 
 
-def test_every_choice_has_words_for_people() -> None:
+def test_quantise_every_choice_has_a_description() -> None:
     assert list(QUANTISE) == ["none", "int8", "binary"]
     assert all(QUANTISE.values())
 
 
-def test_the_record_keeps_the_vectors_as_they_came(tmp_path: Path) -> None:
+def test_quantise_stored_vectors_stay_float32(tmp_path: Path) -> None:
     with made(tmp_path / "shop.midspan", "binary") as gallery:
         gallery.optimise()
         got = gallery.vectors(vectors().ids.tolist(), space=OLD.fingerprint)

@@ -48,7 +48,7 @@ FILTERS = st.builds(
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Local mode is not recommended")
-def test_rare_filters_find_the_k_best_that_pass_or_all_there_are(locate_engine: Locate) -> None:
+def test_rare_filter_finds_the_k_best_or_all(locate_engine: Locate) -> None:
     with Gallery.create(locate_engine(), OLD) as gallery:
         for at in range(0, COUNT, 5000):
             part = slice(at, at + 5000)

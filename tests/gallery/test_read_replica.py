@@ -40,7 +40,7 @@ def with_read(place: str, read: str) -> str:
     return f"{place}&read={quote(read, safe='')}"
 
 
-def test_nothing_is_ever_written_to_the_replica(postgres: Postgres, table: str) -> None:
+def test_read_replica_is_never_written(postgres: Postgres, table: str) -> None:
     """The server as its own replica, by connections that refuse every write: a whole life."""
     place = postgres.location(table)
     location = with_read(place, f"{place}&options={READ_ONLY}")
@@ -61,7 +61,7 @@ def test_nothing_is_ever_written_to_the_replica(postgres: Postgres, table: str) 
         gallery.optimise()
 
 
-def test_searches_are_the_replicas_and_reads_by_id_are_the_primarys(
+def test_read_replica_serves_searches_and_primary_serves_reads_by_id(
     postgres: Postgres, table: str, replica: str
 ) -> None:
     place = postgres.location(table)
@@ -83,7 +83,7 @@ def test_searches_are_the_replicas_and_reads_by_id_are_the_primarys(
         assert behind.state.target is None
 
 
-def test_secrets_of_the_replica_are_hidden_and_bad_ones_refused(table: str) -> None:
+def test_read_replica_secrets_are_hidden_and_invalid_urls_raise(table: str) -> None:
     location = parse_location(
         f"postgresql://me@host/db?table={table}&read=postgresql%3A//me%3Asecret@replica/db"
     )

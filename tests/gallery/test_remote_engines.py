@@ -43,7 +43,7 @@ def engine_of(gallery: Gallery) -> Engine:
 
 
 @pytest.mark.usefixtures("quiet")
-def test_more_than_a_hundred_aborted_writes_leave_no_ghosts(
+def test_many_aborted_writes_appear_in_no_answer(
     remote: Locate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Gallery.create(remote(), OLD) as gallery:
@@ -75,7 +75,7 @@ def test_more_than_a_hundred_aborted_writes_leave_no_ghosts(
 
 
 @pytest.mark.usefixtures("quiet")
-def test_deleted_rows_that_a_server_brings_back_are_garbage(remote: Locate) -> None:
+def test_deleted_rows_revived_by_a_server_are_removed(remote: Locate) -> None:
     """As Milvus 2.3 does when it compacts its segments."""
     with Gallery.create(remote(), OLD) as gallery:
         ids = [f"i{number}" for number in range(8)]
@@ -161,7 +161,7 @@ def same(one: Gallery, other: Gallery, seed: int) -> None:
     max_examples=2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(life=st.lists(steps, min_size=8, max_size=12))
-def test_the_same_steps_give_the_same_answers_as_in_memory(
+def test_remote_engine_operations_equal_the_memory_engine(
     remote: Locate, life: list[tuple[str, list[str], int]]
 ) -> None:
     memory = Gallery.create(f"memory:{uuid.uuid4().hex}", OLD)
@@ -192,7 +192,7 @@ def reference(query: FloatArray, vectors: FloatArray, metric: Metric) -> FloatAr
 
 
 @pytest.mark.parametrize("metric", ["cosine", "dot", "l2"])
-def test_all_rows_that_equal_the_last_are_candidates(remote: Locate, metric: Metric) -> None:
+def test_remote_candidates_include_ties_of_the_last(remote: Locate, metric: Metric) -> None:
     space = Space(name="s", dim=DIM, metric=metric)
     with Gallery.create(remote(), space) as gallery:
         vectors = np.tile(unit(np.random.default_rng(0), 3) * 2, (40, 1))  # each 40 times
@@ -235,7 +235,7 @@ def _first(rows: Any, vectors: FloatArray, query: FloatArray, limit: int) -> tup
 
 
 @pytest.mark.parametrize("k", [1, 7, 100, 400])
-def test_more_is_asked_for_until_nothing_better_can_be_left_out(k: int) -> None:
+def test_remote_search_requests_more_until_complete(k: int) -> None:
     rng = np.random.default_rng(k)
     vectors = rng.integers(-1, 2, (300, 4)).astype(np.float32)  # many equal scores
     queries = rng.integers(-1, 2, (5, 4)).astype(np.float32)
@@ -250,7 +250,7 @@ def test_more_is_asked_for_until_nothing_better_can_be_left_out(k: int) -> None:
         assert got.complete == (len(got.rows) == 300)
 
 
-def test_a_row_appears_once_in_its_best_space() -> None:
+def test_remote_row_appears_once_in_its_best_space() -> None:
     old, new = np.eye(4, dtype=np.float32), -np.eye(4, dtype=np.float32)[:2]
 
     def probe(number: int, queries: FloatArray, limit: int) -> list[SpaceCandidates]:
@@ -269,7 +269,7 @@ def test_a_row_appears_once_in_its_best_space() -> None:
     assert got.complete
 
 
-def test_late_in_a_backfill_the_catalogue_names_the_rows_that_are_left(
+def test_remote_late_backfill_searches_the_remaining_old_rows(
     remote: Locate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remote_module, "NAMED_FROM", 100)
@@ -291,7 +291,7 @@ def test_late_in_a_backfill_the_catalogue_names_the_rows_that_are_left(
         assert len(rows) == 4
 
 
-def test_a_closed_gallery_says_so(remote: Locate) -> None:
+def test_remote_closed_gallery_raises(remote: Locate) -> None:
     gallery = Gallery.create(remote(), OLD)
     engine = engine_of(gallery)
     gallery.close()
@@ -299,7 +299,7 @@ def test_a_closed_gallery_says_so(remote: Locate) -> None:
         engine.count(1)
 
 
-def test_a_gallery_is_not_made_where_another_one_is(remote: Locate, tmp_path: Path) -> None:
+def test_create_where_another_gallery_is_raises(remote: Locate, tmp_path: Path) -> None:
     location = remote()
     Gallery.create(location, OLD).close()
     other = location.partition("?")[0] + f"?catalogue={tmp_path / 'other.db'}"

@@ -9,7 +9,7 @@ from midspan.gallery.search_log import SearchLog, returned
 from tests.upgrade.world import OLD, ids, make, vectors
 
 
-def test_counts_of_two_logs_add_up_and_are_kept_with_the_gallery(tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_search_log_counts_of_two_processes_add_up(tmp_path) -> None:  # type: ignore[no-untyped-def]
     with make("sqlite", tmp_path) as gallery:
         assert returned(gallery) == {}
         logs = [SearchLog(gallery), SearchLog(gallery)]
@@ -26,7 +26,7 @@ def test_counts_of_two_logs_add_up_and_are_kept_with_the_gallery(tmp_path) -> No
         assert returned(again) == counts
 
 
-def test_only_the_items_that_are_returned_most_are_kept(
+def test_search_log_keeps_the_most_returned_items(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(search_log, "KEPT", 1)

@@ -153,7 +153,7 @@ WAYS = [
 
 
 @pytest.mark.parametrize(("engine", "mode", "scaled"), WAYS)
-def test_every_door_gives_the_routed_answer(
+def test_search_from_every_entry_point_gives_the_routed_answer(
     request: pytest.FixtureRequest, tmp_path: Path, engine: str, mode: Mode, scaled: bool
 ) -> None:
     folder = tmp_path / "bridge"
@@ -259,7 +259,7 @@ def ids_of(found: list[list[Hit]]) -> list[list[str]]:
     return [[hit.id for hit in hits] for hits in found]
 
 
-def test_mode_both_is_the_old_service_at_the_start_and_the_new_one_at_the_end(
+def test_mode_both_equals_old_at_the_start_and_new_at_the_end(
     both: tuple[Gallery, World], tmp_path: Path
 ) -> None:
     gallery, world = both
@@ -275,7 +275,7 @@ def test_mode_both_is_the_old_service_at_the_start_and_the_new_one_at_the_end(
     assert ids_of(end) == ids_of(wanted)
 
 
-def test_mode_both_with_the_new_query_alone_is_refused_with_the_way_out(
+def test_mode_both_with_one_query_raises_with_the_remedy(
     both: tuple[Gallery, World], tmp_path: Path
 ) -> None:
     gallery, world = both
@@ -286,7 +286,7 @@ def test_mode_both_with_the_new_query_alone_is_refused_with_the_way_out(
         gallery.search([world.old[:2], world.new[1:3]])
 
 
-def test_a_threshold_means_the_cosine_and_the_best_by_rank_that_reach_it(
+def test_threshold_during_an_upgrade_applies_to_the_cosine(
     both: tuple[Gallery, World], tmp_path: Path
 ) -> None:
     gallery, world = both
@@ -339,6 +339,6 @@ def more_like(gallery: Gallery, world: World, done: int) -> None:
         assert gallery.more_like(id, k=5, exact=True) == wanted[:5]
 
 
-def test_no_door_takes_a_view_from_its_caller() -> None:
+def test_public_searches_take_no_internal_arguments() -> None:
     for door in (Gallery.search, Gallery.more_like, Upgrade.search):
         assert not {"live", "among"} & set(inspect.signature(door).parameters)

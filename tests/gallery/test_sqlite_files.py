@@ -38,7 +38,7 @@ def database(gallery: Gallery) -> sqlite.Sqlite:
     return found
 
 
-def test_a_gallery_is_one_file_that_says_what_it_is(gallery: Gallery, path: Path) -> None:
+def test_gallery_is_one_file_with_its_application_id(gallery: Gallery, path: Path) -> None:
     add(gallery, ["a"])
     gallery.close()
     assert [file.name for file in path.parent.iterdir()] == ["shop.midspan"]
@@ -48,7 +48,7 @@ def test_a_gallery_is_one_file_that_says_what_it_is(gallery: Gallery, path: Path
     connection.close()
 
 
-def test_what_is_no_gallery_is_refused_and_left_alone(path: Path) -> None:
+def test_open_file_that_is_no_gallery_raises_and_keeps_it(path: Path) -> None:
     with pytest.raises(GalleryError, match=r"there is no gallery at .* midspan gallery create"):
         Gallery.open(path)
     path.write_bytes(b"")
@@ -66,7 +66,7 @@ def test_what_is_no_gallery_is_refused_and_left_alone(path: Path) -> None:
         Gallery.create(path.parent / "no" / "such" / "folder.midspan", OLD)
 
 
-def test_another_sqlite_file_is_refused(path: Path) -> None:
+def test_open_foreign_sqlite_file_raises(path: Path) -> None:
     connection = sqlite3.connect(path)
     connection.execute("CREATE TABLE items (x)")
     connection.close()
@@ -74,7 +74,7 @@ def test_another_sqlite_file_is_refused(path: Path) -> None:
         Gallery.open(path)
 
 
-def test_a_later_format_is_refused(gallery: Gallery, path: Path) -> None:
+def test_open_later_format_raises(gallery: Gallery, path: Path) -> None:
     gallery.close()
     connection = sqlite3.connect(path)
     connection.execute("PRAGMA user_version = 99")
@@ -83,7 +83,7 @@ def test_a_later_format_is_refused(gallery: Gallery, path: Path) -> None:
         Gallery.open(path)
 
 
-def test_a_damaged_file_is_an_error_and_not_a_wrong_answer(gallery: Gallery, path: Path) -> None:
+def test_damaged_file_raises(gallery: Gallery, path: Path) -> None:
     ids = [f"i{number}" for number in range(300)]
     add(gallery, ids)
     gallery.close()
@@ -103,7 +103,7 @@ def damage_seen(path: Path) -> bool:
         return True
 
 
-def test_verify_finds_vectors_that_cannot_be_compared(gallery: Gallery, path: Path) -> None:
+def test_verify_finds_incomparable_vectors(gallery: Gallery, path: Path) -> None:
     add(gallery, ["a", "b", "c"])
     gallery.close()
     connection = sqlite3.connect(path)
@@ -118,7 +118,7 @@ def test_verify_finds_vectors_that_cannot_be_compared(gallery: Gallery, path: Pa
     assert "first of 'b': replace these items" in report.problems[0]
 
 
-def test_a_full_disk_loses_nothing(gallery: Gallery) -> None:
+def test_disk_full_simulated_loses_no_acknowledged_write(gallery: Gallery) -> None:
     add(gallery, ["a"])
     with database(gallery).writing() as connection:
         pages = connection.exec_driver_sql("PRAGMA page_count").scalar_one()
@@ -156,7 +156,7 @@ def fill_up(gallery: Gallery, kept: list[str]) -> None:
         kept += ids
 
 
-def test_a_disk_that_is_really_full(small_disk: Path) -> None:
+def test_disk_full_real_loses_no_acknowledged_write(small_disk: Path) -> None:
     with Gallery.create(small_disk / "shop.midspan", OLD) as gallery:
         kept: list[str] = []
         with pytest.raises(StoreError, match=r"disk (is )?full"):
@@ -170,7 +170,7 @@ def test_a_disk_that_is_really_full(small_disk: Path) -> None:
         assert len(gallery) == len(kept) + 1
 
 
-def test_a_read_only_place_is_a_clear_error(small_disk: Path) -> None:
+def test_open_read_only_file_raises(small_disk: Path) -> None:
     path = small_disk / "shop.midspan"
     with Gallery.create(path, OLD) as gallery:
         gallery.add(embed(["a"]))
@@ -182,7 +182,7 @@ def test_a_read_only_place_is_a_clear_error(small_disk: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_read_only_folder_is_a_clear_error(gallery: Gallery, path: Path) -> None:
+def test_open_in_a_read_only_folder_raises(gallery: Gallery, path: Path) -> None:
     gallery.close()
     path.parent.chmod(0o500)
     try:
@@ -192,7 +192,7 @@ def test_a_read_only_folder_is_a_clear_error(gallery: Gallery, path: Path) -> No
         path.parent.chmod(0o700)
 
 
-def test_a_writer_that_takes_too_long(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_write_lock_timeout_raises(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.2)
     with Gallery.create(path, OLD) as one, Gallery.open(path) as other:
         one.add(embed(["a"]))
@@ -205,7 +205,7 @@ def test_a_writer_that_takes_too_long(path: Path, monkeypatch: pytest.MonkeyPatc
         assert len(one) == 2
 
 
-def test_two_writers_take_turns(path: Path) -> None:
+def test_two_writers_wait_for_each_other(path: Path) -> None:
     with Gallery.create(path, OLD) as one, Gallery.open(path) as other:
 
         def write(gallery: Gallery, name: str) -> None:
@@ -224,7 +224,7 @@ def test_two_writers_take_turns(path: Path) -> None:
         assert len(one.search(embed(["q"]), k=500)[0]) == 120
 
 
-def test_only_one_of_two_creators_wins(path: Path) -> None:
+def test_two_concurrent_creators_one_raises(path: Path) -> None:
     outcomes: list[str] = []
 
     def create() -> None:
@@ -243,7 +243,7 @@ def test_only_one_of_two_creators_wins(path: Path) -> None:
     assert [file.name for file in path.parent.iterdir()] == ["shop.midspan"]
 
 
-def test_a_handle_does_not_survive_a_fork(
+def test_gallery_handle_after_a_fork_raises(
     gallery: Gallery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = os.getpid()
@@ -254,7 +254,7 @@ def test_a_handle_does_not_survive_a_fork(
     assert gallery.get_many(["a"]) == []
 
 
-def test_a_follower_that_fell_far_behind_reads_all_again(
+def test_stale_reader_reloads_all_rows(
     gallery: Gallery, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tables, "DELETIONS_KEPT", 5)
@@ -269,14 +269,14 @@ def test_a_follower_that_fell_far_behind_reads_all_again(
         assert hits[0].id == "i25"
 
 
-def test_pages_are_filled_well_whatever_the_dimension() -> None:
+def test_pages_are_well_filled_at_any_dimension() -> None:
     for dim in (8, 64, 128, 256, 512, 768, 1024):
         size = sqlite.page_size(dim)
         row = 4 * dim + 16
         assert (size // row) * row / size >= 0.74, dim
 
 
-def test_vectors_of_other_lengths_cannot_be_written_behind_our_back(
+def test_vector_blob_of_another_length_is_rejected_by_the_schema(
     gallery: Gallery, path: Path
 ) -> None:
     add(gallery, ["a"])
@@ -286,13 +286,13 @@ def test_vectors_of_other_lengths_cannot_be_written_behind_our_back(
     connection.close()
 
 
-def test_one_embedding_per_item_and_space(gallery: Gallery) -> None:
+def test_add_missing_vectors_twice_writes_none(gallery: Gallery) -> None:
     given = Embeddings(ids=np.array(["a"]), vectors=embed(["a"]).vectors, space=OLD)
     gallery.put_drafts(drafts(["a"]), [given], mode="add")
     assert gallery.add_missing_vectors(given, revisions=[1]) == 0
 
 
-def test_the_log_is_copied_into_the_file_when_it_is_long_and_not_before(
+def test_wal_checkpoint_happens_when_the_log_is_long(
     gallery: Gallery, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = path.stat().st_size
@@ -309,7 +309,7 @@ def test_the_log_is_copied_into_the_file_when_it_is_long_and_not_before(
     reopened.close()
 
 
-def test_a_lease_does_not_wait_for_the_disk_and_a_write_does(gallery: Gallery) -> None:
+def test_lease_is_written_without_fsync_and_data_with(gallery: Gallery) -> None:
     level, opened = "PRAGMA synchronous", database(gallery)
     with opened.writing(durable=False) as connection:
         assert connection.exec_driver_sql(level).scalar_one() == 1  # NORMAL

@@ -41,7 +41,7 @@ def shared(locate_engine: Locate) -> Iterator[Gallery]:
         yield gallery
 
 
-def test_a_tenant_is_answered_as_if_the_gallery_were_its_own(shared: Gallery) -> None:
+def test_tenant_search_equals_a_gallery_of_its_own(shared: Gallery) -> None:
     queries = embed([f"q{number}" for number in range(5)], seed=3)
     with Gallery.create("memory:alone", OLD) as alone:
         alone.add(embed(IDS, seed=1), payloads=[{"n": place % 3} for place in range(len(IDS))])
@@ -58,7 +58,7 @@ def test_a_tenant_is_answered_as_if_the_gallery_were_its_own(shared: Gallery) ->
         assert np.array_equal(found.vectors, embed(IDS, seed=1).vectors[5:6])
 
 
-def test_no_filter_and_no_id_leads_to_another_tenant(shared: Gallery) -> None:
+def test_tenant_filters_and_ids_never_reach_another_tenant(shared: Gallery) -> None:
     acme = shared.tenant("acme")
     queries = embed(IDS, seed=2)  # the other tenant's vectors
     every = {"$or": [{"tenant": "zeta"}, {"n": {"$exists": True}}]}
@@ -72,7 +72,7 @@ def test_no_filter_and_no_id_leads_to_another_tenant(shared: Gallery) -> None:
         acme.more_like("zeta:i01")
 
 
-def test_writes_of_one_tenant_leave_the_others_alone(shared: Gallery) -> None:
+def test_tenant_writes_leave_other_tenants_unchanged(shared: Gallery) -> None:
     acme, zeta = shared.tenant("acme"), shared.tenant("zeta")
     before = zeta.scan(limit=100)
     acme.put(embed(IDS[:5], seed=7), payloads=[{"n": 9}] * 5)
@@ -85,7 +85,7 @@ def test_writes_of_one_tenant_leave_the_others_alone(shared: Gallery) -> None:
     assert acme.get_many(["i06"])[0].payload == {"n": 8, "tenant": "acme"}
 
 
-def test_an_upgrade_moves_all_tenants_and_mixes_none(shared: Gallery) -> None:
+def test_upgrade_moves_all_tenants_and_mixes_none(shared: Gallery) -> None:
     upgrade = Upgrade.start(shared, to=NEW)
     for key in [item.id for item in shared.scan(limit=100)][::2]:
         revision = shared.get(key).revision
@@ -100,7 +100,7 @@ def test_an_upgrade_moves_all_tenants_and_mixes_none(shared: Gallery) -> None:
     assert len(shared.tenant("zeta").search(embed(["q"]), k=100)[0]) == 40
 
 
-def test_what_is_no_tenant_is_refused_and_nothing_changes(shared: Gallery) -> None:
+def test_tenant_invalid_name_raises_and_changes_nothing(shared: Gallery) -> None:
     acme = shared.tenant("acme")
     for name in ("", "a:b", "a/b", "x" * 65, "ü", None):
         with pytest.raises(ItemError, match="a tenant's name is"):
@@ -114,14 +114,14 @@ def test_what_is_no_tenant_is_refused_and_nothing_changes(shared: Gallery) -> No
     assert (len(acme), len(shared)) == (40, 80)
 
 
-def test_columns_of_the_vectors_become_a_tenants_payload(tmp_path: Path) -> None:
+def test_tenant_add_columns_become_the_payload(tmp_path: Path) -> None:
     with Gallery.create(tmp_path / "shop.midspan", OLD) as gallery:
         acme = gallery.tenant("acme")
         acme.add(dataclasses.replace(embed(["a", "b"]), columns={"labels": np.array(["x", "y"])}))
         assert [item.payload["labels"] for item in acme.get_many(["a", "b"])] == ["x", "y"]
 
 
-def test_the_command_line_adds_and_searches_for_one_tenant(
+def test_cli_tenant_option_adds_and_searches(
     tmp_path: Path,
     midspan: Command,  # noqa: F811
 ) -> None:

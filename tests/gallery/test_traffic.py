@@ -68,7 +68,7 @@ def upgrade_and_back(
 
 
 @pytest.mark.slow
-def test_traffic_during_upgrades(locate_shared: Locate) -> None:
+def test_searches_during_upgrades_are_never_wrong(locate_shared: Locate) -> None:
     live_through(locate_shared())
 
 

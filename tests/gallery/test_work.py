@@ -33,7 +33,7 @@ def expire(gallery: Gallery) -> None:
         connection.execute(update(catalogue.tables.work).values(due=time.time() - 1))
 
 
-def test_a_renewed_lease_is_not_claimed_by_another_worker(gallery: Gallery) -> None:
+def test_renewed_lease_is_not_claimed_by_another_worker(gallery: Gallery) -> None:
     add(gallery, ["a", "b"])
     start(gallery)
     assert claimed(gallery, "one", seconds=1000) == ["a", "b"]
@@ -45,7 +45,7 @@ def test_a_renewed_lease_is_not_claimed_by_another_worker(gallery: Gallery) -> N
     assert claimed(gallery, "two") == []
 
 
-def test_a_lease_that_ended_cannot_be_renewed(gallery: Gallery) -> None:
+def test_ended_lease_cannot_be_renewed(gallery: Gallery) -> None:
     add(gallery, ["a", "b"])
     start(gallery)
     claimed(gallery, "one")
@@ -68,7 +68,7 @@ def test_pending_exists_until_the_last_item_is_done_or_failed(gallery: Gallery) 
     assert not gallery.work.pending_exists()
 
 
-def test_pending_exists_counts_nothing(gallery: Gallery) -> None:
+def test_pending_exists_runs_no_count(gallery: Gallery) -> None:
     add(gallery, ["a", "b"])
     start(gallery)
     statements: list[str] = []
@@ -82,7 +82,7 @@ def test_pending_exists_counts_nothing(gallery: Gallery) -> None:
     assert "count" not in asked[0].lower()
 
 
-def test_two_workers_never_claim_the_same_item(locate_catalogue: Locate) -> None:
+def test_claims_of_two_workers_are_disjoint(locate_catalogue: Locate) -> None:
     location = locate_catalogue()
     ids = [f"i{number:03}" for number in range(120)]
     with Gallery.create(location, OLD) as gallery, Gallery.open(location) as other:
@@ -107,7 +107,7 @@ def test_two_workers_never_claim_the_same_item(locate_catalogue: Locate) -> None
 
 @pytest.mark.server
 @pytest.mark.slow
-def test_a_settled_sequence_waits_for_writers_that_have_not_committed(postgres: Postgres) -> None:
+def test_settled_sequence_waits_for_uncommitted_writers(postgres: Postgres) -> None:
     """Else a copy that reads meanwhile misses their write and takes itself for complete."""
     place = parse_location(postgres.location("settled")).catalogue
     with Catalogue.creating(place, OLD, shown="shop") as made:
@@ -141,7 +141,7 @@ def claim_plan(gallery: Gallery) -> str:
     return "\n".join(str(line) for line in lines)
 
 
-def test_a_claim_reads_the_index_in_its_order(gallery: Gallery) -> None:
+def test_claim_query_uses_the_index_order(gallery: Gallery) -> None:
     add(gallery, [f"i{number:04}" for number in range(2000)])
     start(gallery)
     if gallery._session.catalogue.dialect == "postgresql":
@@ -187,7 +187,7 @@ def portions(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
 IDS = [f"i{number:03}" for number in range(95)]
 
 
-def test_others_write_between_the_portions_of_a_new_list(
+def test_listing_work_allows_writes_between_chunks(
     locate_catalogue: Locate, portions: list[Callable[[], None]]
 ) -> None:
     with Gallery.create(locate_catalogue(), OLD) as gallery:
@@ -217,7 +217,7 @@ def test_others_write_between_the_portions_of_a_new_list(
         assert gallery.count().pending == len(expected)
 
 
-def test_a_write_that_had_begun_before_the_list_is_on_it(
+def test_listing_work_includes_a_write_begun_before(
     request: pytest.FixtureRequest, portions: list[Callable[[], None]]
 ) -> None:
     """Its rows are lower than others that are listed already when its items appear."""
@@ -258,7 +258,7 @@ def test_a_write_that_had_begun_before_the_list_is_on_it(
         assert listed(gallery) == sorted([*IDS, "late"])
 
 
-def test_a_start_that_stops_while_listing_changes_nothing_and_can_be_repeated(
+def test_start_interrupted_while_listing_is_repeatable(
     locate_catalogue: Locate, portions: list[Callable[[], None]]
 ) -> None:
     def die() -> None:
@@ -277,7 +277,7 @@ def test_a_start_that_stops_while_listing_changes_nothing_and_can_be_repeated(
         assert listed(gallery) == IDS[5:]
 
 
-def test_a_start_beside_another_one_leaves_its_list_alone(
+def test_concurrent_start_leaves_the_other_list_unchanged(
     locate_catalogue: Locate, portions: list[Callable[[], None]]
 ) -> None:
     place = locate_catalogue()

@@ -215,7 +215,7 @@ def test_writes_since_are_found_by_the_watermark_and_deletes_by_reconcile(
     assert gallery.garbage() == 0
 
 
-def test_looks_that_find_nothing_new_write_nothing(
+def test_sync_without_changes_writes_nothing(
     application: Application, gallery: Gallery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine: Any = gallery._session.engine
@@ -233,7 +233,7 @@ def test_looks_that_find_nothing_new_write_nothing(
     assert (gallery.sequence(), written) == (before, [])
 
 
-def test_the_watermark_follows_what_was_seen_long_enough_ago(
+def test_sync_watermark_follows_changes_older_than_the_margin(
     application: Application, gallery: Gallery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only what is younger than the overlap is read again, in this process and in others."""
@@ -259,7 +259,7 @@ def test_the_watermark_follows_what_was_seen_long_enough_ago(
     assert reconcile_collection(gallery).total == 0
 
 
-def test_a_point_that_a_pass_did_not_meet_is_not_taken_for_deleted(
+def test_sync_point_missed_by_a_pass_is_not_deleted(
     application: Application, gallery: Gallery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An application that deletes and writes a point again moves it behind the pass's back."""
@@ -283,7 +283,7 @@ def test_a_point_that_a_pass_did_not_meet_is_not_taken_for_deleted(
     assert reconcile_collection(gallery).total == 0
 
 
-def test_zero_vectors_count_where_the_metric_can_compare_them(tmp_path: Path) -> None:
+def test_adopted_zero_vectors_count_where_the_metric_allows_them(tmp_path: Path) -> None:
     """As in galleries of files and of PostgreSQL: they have no cosine, but a dot product."""
     for distance, metric, stored in (
         ("DOT", "dot", 2),
@@ -316,7 +316,7 @@ def test_zero_vectors_count_where_the_metric_can_compare_them(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_milvus_answers_exactly_when_asked_and_behind_filters(tmp_path: Path) -> None:
+def test_milvus_exact_and_filtered_searches_are_exact(tmp_path: Path) -> None:
     """With an index that loses hits: the k best by `exact`, and the k best that pass a filter."""
     application = MilvusApplication(tmp_path, index_type="IVF_FLAT")
     keys = list(range(1, 3001))
@@ -349,7 +349,7 @@ def test_milvus_answers_exactly_when_asked_and_behind_filters(tmp_path: Path) ->
     application.milvus.close()
 
 
-def test_survey_and_detach_leave_the_collection_alone(application: Application) -> None:
+def test_survey_and_detach_do_not_change_the_collection(application: Application) -> None:
     application.put(1, 2, 3)
     before = application.points()
 
@@ -366,7 +366,7 @@ def test_survey_and_detach_leave_the_collection_alone(application: Application) 
         Gallery.open(application.location)
 
 
-def test_collections_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+def test_adopt_unfit_collection_raises(tmp_path: Path) -> None:
     application = Application(tmp_path)
     for binding, match in (
         (CollectionBinding("nowhere", "", 1), "there is no collection"),
@@ -398,7 +398,7 @@ STEPS = st.one_of(
     max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(script=st.lists(STEPS, max_size=15))
-def test_any_script_ends_equal_after_reconcile(
+def test_reconcile_after_any_script_equals_the_collection(
     shared: tuple[Application, Gallery], script: list[tuple[Any, ...]]
 ) -> None:
     application, gallery = shared
@@ -447,7 +447,7 @@ def test_any_script_ends_equal_after_reconcile(
     assert gallery.count().pending == 0
 
 
-def test_a_collection_is_adopted_and_left_on_the_command_line(
+def test_cli_adopts_and_detaches_a_collection(
     application: Application,
     midspan: Command,  # noqa: F811
 ) -> None:

@@ -26,7 +26,7 @@ def shop(postgres: Postgres) -> Iterator[Shop]:
 
 @pytest.mark.server
 @pytest.mark.slow
-def test_a_table_goes_through_dry_run_upgrade_hand_over_rollback_and_detach(
+def test_cli_table_dry_run_upgrade_hand_over_rollback_and_detach_work(
     shop: Shop,
     midspan: Command,  # noqa: F811
     tmp_path: Path,

@@ -70,7 +70,7 @@ def test_faiss_file_is_read_as_numpy_after_torch_utils_swapped_faiss(
 
 
 @pytest.mark.parametrize("make", [numpy_file, parquet_file, faiss_file, lance_table])
-def test_files_of_vectors_become_a_gallery(make: Any, tmp_path: Path, ids: Path) -> None:
+def test_adopt_files_of_vectors_become_a_gallery(make: Any, tmp_path: Path, ids: Path) -> None:
     file = make(tmp_path, ids)
     survey = survey_file(file)
     gallery, skipped = import_file(tmp_path / "g.midspan", file, space_name="old", metric="cosine")
@@ -85,7 +85,7 @@ def test_files_of_vectors_become_a_gallery(make: Any, tmp_path: Path, ids: Path)
             assert gallery.get("日本").payload == {}
 
 
-def test_rows_without_a_usable_vector_are_counted_and_left_out(tmp_path: Path) -> None:
+def test_adopt_rows_without_a_usable_vector_are_counted_and_left_out(tmp_path: Path) -> None:
     rows = [VECTORS[0].tolist(), None, [0.0] * 8, [float("nan")] + [1.0] * 7, VECTORS[0].tolist()]
     pq.write_table(pa.table({"ids": list("abcde"), "vectors": rows}), tmp_path / "t.parquet")
     file = open_file(tmp_path / "t.parquet")
@@ -99,7 +99,7 @@ def test_rows_without_a_usable_vector_are_counted_and_left_out(tmp_path: Path) -
         assert sorted(item.id for item in gallery.scan(limit=9)) == ["a", "e"]
 
 
-def test_an_import_that_stopped_continues(tmp_path: Path, ids: Path) -> None:
+def test_adopt_interrupted_import_continues(tmp_path: Path, ids: Path) -> None:
     file = numpy_file(tmp_path, ids)
     import_file(tmp_path / "g.midspan", file, space_name="old")[0].close()
     gallery, _ = import_file(tmp_path / "g.midspan", file, space_name="old")
@@ -118,7 +118,7 @@ def test_an_import_that_stopped_continues(tmp_path: Path, ids: Path) -> None:
         ("x.csv", b"", "expected .npy, .parquet"),
     ],
 )
-def test_files_of_another_kind_are_refused(
+def test_adopt_unreadable_file_raises(
     tmp_path: Path, name: str, content: bytes, match: str
 ) -> None:
     (tmp_path / name).write_bytes(content)
@@ -126,7 +126,7 @@ def test_files_of_another_kind_are_refused(
         open_file(tmp_path / name)
 
 
-def test_wrong_numbers_of_ids_columns_and_dims_are_refused(tmp_path: Path) -> None:
+def test_adopt_mismatched_ids_columns_or_dims_raise(tmp_path: Path) -> None:
     np.save(tmp_path / "v.npy", VECTORS)
     (tmp_path / "two.txt").write_text("a\nb\n")
     with pytest.raises(FormatError, match="has 2 ids"):
@@ -147,7 +147,7 @@ def test_wrong_numbers_of_ids_columns_and_dims_are_refused(tmp_path: Path) -> No
         open_file(tmp_path / "m.parquet", names=FileColumns(vector="emb"))
 
 
-def test_a_faiss_index_of_codes_is_refused(tmp_path: Path) -> None:
+def test_adopt_quantised_faiss_index_raises(tmp_path: Path) -> None:
     index = faiss.IndexScalarQuantizer(8, faiss.ScalarQuantizer.QT_8bit)
     index.train(VECTORS)
     index.add(VECTORS)
@@ -168,7 +168,7 @@ def test_export_is_read_back_by_embeddings_and_by_adopt(tmp_path: Path) -> None:
         assert len(copy) == 2
 
 
-def test_adopting_files_on_the_command_line(
+def test_cli_adopts_files(
     tmp_path: Path,
     ids: Path,
     midspan: Command,  # noqa: F811
@@ -187,7 +187,7 @@ def test_adopting_files_on_the_command_line(
     assert "--table NAME" in err
 
 
-def test_import_into_a_bad_place_leaves_no_gallery(tmp_path: Path, ids: Path) -> None:
+def test_adopt_into_an_invalid_location_leaves_no_gallery(tmp_path: Path, ids: Path) -> None:
     with pytest.raises(MidspanError):
         import_file(tmp_path / "no" / "g.midspan", numpy_file(tmp_path, ids), space_name="x")
 

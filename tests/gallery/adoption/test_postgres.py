@@ -63,7 +63,7 @@ def test_adopted_table_is_found_with_payload_uri_and_filters(shop: Shop, gallery
     assert gallery.verify().ok
 
 
-def test_search_of_an_adopted_table_uses_its_own_index(
+def test_adopted_table_search_uses_the_table_index(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     vectors = unit(np.random.default_rng(0), 4000)
@@ -93,7 +93,7 @@ def test_search_of_an_adopted_table_uses_its_own_index(
         ("vector", None),
     ],
 )
-def test_other_kinds_of_vector_columns_are_read_and_searched(
+def test_adopted_table_other_vector_types_are_searched(
     postgres: Postgres, kind: str, operators: str | None
 ) -> None:
     shop = Shop(postgres, vector=kind)
@@ -116,7 +116,7 @@ def test_other_kinds_of_vector_columns_are_read_and_searched(
         ("uuid", ["0188b5a0-0000-7000-8000-000000000001"]),
     ],
 )
-def test_ids_of_any_text_are_kept(postgres: Postgres, kind: str, keys: list[str]) -> None:
+def test_adopted_table_ids_of_any_text_are_kept(postgres: Postgres, kind: str, keys: list[str]) -> None:
     shop = Shop(postgres, id=kind)
     shop.insert(*keys)
     with shop.adopt() as gallery:
@@ -126,7 +126,7 @@ def test_ids_of_any_text_are_kept(postgres: Postgres, kind: str, keys: list[str]
     shop.close()
 
 
-def test_null_and_zero_vectors_are_items_without_a_vector(shop: Shop) -> None:
+def test_adopted_table_null_and_zero_vectors_count_as_missing(shop: Shop) -> None:
     shop.insert(1, 2, 3)
     shop.run(f"UPDATE {shop.name} SET embedding = NULL WHERE id = 1")
     shop.run(f"UPDATE {shop.name} SET embedding = %s WHERE id = 2", text(np.zeros(DIM, np.float32)))
@@ -141,7 +141,7 @@ def test_null_and_zero_vectors_are_items_without_a_vector(shop: Shop) -> None:
 # ---- what the application does afterwards --------------------------------------------------------
 
 
-def test_writes_of_the_application_are_captured_in_its_transaction(
+def test_capture_records_application_writes_in_its_transaction(
     shop: Shop, gallery: Gallery
 ) -> None:
     shop.connection.autocommit = False
@@ -165,7 +165,7 @@ def test_writes_of_the_application_are_captured_in_its_transaction(
     assert len(gallery) == 0
 
 
-def test_a_vector_that_changes_during_a_backfill_makes_the_new_one_stale(
+def test_capture_vector_changed_during_a_backfill_makes_the_new_one_stale(
     shop: Shop, gallery: Gallery
 ) -> None:
     start(gallery, live=(NEW.fingerprint, gallery.space.fingerprint))
@@ -181,7 +181,7 @@ def test_a_vector_that_changes_during_a_backfill_makes_the_new_one_stale(
     assert NEW.fingerprint not in gallery.get("6").spaces
 
 
-def test_writes_through_the_gallery_are_refused(gallery: Gallery) -> None:
+def test_adopted_table_writes_through_the_gallery_raise(gallery: Gallery) -> None:
     with pytest.raises(GalleryError, match="add, change and delete them there"):
         gallery.add(embed(["x"], gallery.space))
     with pytest.raises(GalleryError, match="add, change and delete them there"):
@@ -190,7 +190,7 @@ def test_writes_through_the_gallery_are_refused(gallery: Gallery) -> None:
         gallery.set_payload({"1": {}})
 
 
-def test_capture_that_cannot_run_never_fails_the_application(shop: Shop, gallery: Gallery) -> None:
+def test_capture_failing_never_fails_the_application(shop: Shop, gallery: Gallery) -> None:
     session = gallery._session
     session.maintenance.stop()
     with session.catalogue.database.writing(exclusive=True):  # a change of the state, for long
@@ -204,7 +204,7 @@ def test_capture_that_cannot_run_never_fails_the_application(shop: Shop, gallery
     assert ids(gallery, 50)[0] == "50"
 
 
-def test_reconcile_finds_what_no_trigger_saw(shop: Shop, gallery: Gallery) -> None:
+def test_reconcile_finds_changes_missed_by_the_trigger(shop: Shop, gallery: Gallery) -> None:
     shop.run(f"ALTER TABLE {shop.name} DISABLE TRIGGER USER")
     shop.insert(60, 61)
     shop.delete(3)
@@ -222,7 +222,7 @@ def test_reconcile_finds_what_no_trigger_saw(shop: Shop, gallery: Gallery) -> No
 # ---- dry run -------------------------------------------------------------------------------------
 
 
-def test_survey_counts_what_a_doctor_would_and_touches_nothing(shop: Shop) -> None:
+def test_survey_counts_problems_and_changes_nothing(shop: Shop) -> None:
     shop.insert(1, 2, 3, 4)
     shop.run(f"UPDATE {shop.name} SET embedding = NULL WHERE id = 1")
     shop.run(f"UPDATE {shop.name} SET embedding = (SELECT embedding FROM {shop.name} WHERE id = 3) "
@@ -266,7 +266,7 @@ def refused(shop: Shop, match: str, columns: TableColumns = COLUMNS) -> None:
         ("RENAME TO {0}_x", "is not there"),
     ],
 )
-def test_odd_tables_are_refused_and_left_alone(shop: Shop, change: str, match: str) -> None:
+def test_adopt_unfit_table_raises_and_changes_nothing(shop: Shop, change: str, match: str) -> None:
     shop.insert(1, 2)
     shop.run(f"ALTER TABLE {shop.name} {change.format(shop.name)}")
     if "RENAME" in change:
@@ -276,7 +276,7 @@ def test_odd_tables_are_refused_and_left_alone(shop: Shop, change: str, match: s
     refused(shop, match)
 
 
-def test_mixed_dimensions_are_refused(postgres: Postgres) -> None:
+def test_adopt_mixed_dimensions_raise(postgres: Postgres) -> None:
     shop = Shop(postgres, vector="vector")
     shop.insert(1, 2)
     shop.run(f"UPDATE {shop.name} SET embedding = '[1,2,3]' WHERE id = 1")
@@ -284,13 +284,13 @@ def test_mixed_dimensions_are_refused(postgres: Postgres) -> None:
     shop.close()
 
 
-def test_views_and_partitions_are_refused(shop: Shop) -> None:
+def test_adopt_view_or_partition_raises(shop: Shop) -> None:
     shop.run(f"CREATE VIEW {shop.name}_v AS SELECT * FROM {shop.name}")
     with pytest.raises(GalleryError, match="is a view"):
         survey_table(parse_location(shop.location), f"{shop.name}_v", COLUMNS)
 
 
-def test_a_role_without_rights_is_told_which(shop: Shop) -> None:
+def test_adopt_role_without_rights_raises_with_the_missing_grants(shop: Shop) -> None:
     shop.insert(1)
     role = f"r{shop.name}"
     shop.run(f"CREATE ROLE {role} LOGIN")
@@ -302,7 +302,7 @@ def test_a_role_without_rights_is_told_which(shop: Shop) -> None:
     shop.run(f"DROP ROLE {role}")
 
 
-def test_an_application_with_few_rights_writes_on(shop: Shop, gallery: Gallery) -> None:
+def test_capture_application_with_few_rights_can_still_write(shop: Shop, gallery: Gallery) -> None:
     role = f"r{shop.name}"
     shop.run(f"CREATE ROLE {role} LOGIN")
     shop.run(f"GRANT SELECT, INSERT, DELETE ON {shop.name} TO {role}")
@@ -316,7 +316,7 @@ def test_an_application_with_few_rights_writes_on(shop: Shop, gallery: Gallery) 
 # ---- letting go ----------------------------------------------------------------------------------
 
 
-def test_detach_leaves_the_table_as_it_was_and_the_new_vectors_if_wanted(shop: Shop) -> None:
+def test_detach_restores_the_table_and_keeps_new_vectors_on_request(shop: Shop) -> None:
     shop.insert(*range(10))
     before = shop.dump()
     gallery = shop.adopt()
@@ -334,7 +334,7 @@ def test_detach_leaves_the_table_as_it_was_and_the_new_vectors_if_wanted(shop: S
         Gallery.open(shop.location)
 
 
-def test_adopting_again_continues_what_was_stopped(shop: Shop) -> None:
+def test_adopt_again_continues_an_interrupted_adoption(shop: Shop) -> None:
     shop.insert(*range(10))
     with shop.adopt() as gallery:
         assert len(gallery) == 10

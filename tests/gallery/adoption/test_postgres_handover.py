@@ -49,7 +49,7 @@ def best(gallery: Gallery, key: int, *, seed: int = 7) -> str:
     return found(gallery.search(embed([str(key)], NEW, seed=seed), k=1))[0][0]
 
 
-def test_hand_over_puts_the_new_vectors_under_the_old_name(shop: Shop, gallery: Gallery) -> None:
+def test_hand_over_renames_the_new_column_to_the_old_name(shop: Shop, gallery: Gallery) -> None:
     done = hand_over_table(gallery)
 
     assert (done.rows, done.column, done.former) == (30, "embedding", "embedding_before")
@@ -67,7 +67,7 @@ def test_hand_over_puts_the_new_vectors_under_the_old_name(shop: Shop, gallery: 
         shop.run(f"INSERT INTO {shop.name} (id) VALUES (78)")
 
 
-def test_taking_back_gives_the_former_state(shop: Shop, gallery: Gallery) -> None:
+def test_hand_over_undone_restores_the_former_state(shop: Shop, gallery: Gallery) -> None:
     before = shop.run(f"SELECT id, embedding FROM {shop.name} ORDER BY id")
     hand_over_table(gallery)
     new = text(embed(["77"], NEW, seed=7).vectors[0])
@@ -133,7 +133,7 @@ def test_hand_over_below_a_view_is_refused(shop: Shop, gallery: Gallery) -> None
     shop.run(f"DROP VIEW {shop.name}_v")
 
 
-def test_rows_that_change_during_the_hand_over_are_in_it(
+def test_hand_over_includes_rows_changed_meanwhile(
     shop: Shop, gallery: Gallery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from midspan.gallery.adoption import postgres_handover

@@ -170,7 +170,7 @@ def new_vector(gallery: Gallery, id: str, uri: str | None) -> Embeddings:
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(script=st.lists(STEPS, max_size=14))
-def test_any_script_of_the_application_and_the_upgrade_ends_equal(
+def test_any_script_of_application_and_upgrade_equals_the_model(
     play: Play, script: list[tuple[Any, ...]]
 ) -> None:
     play.begin()
@@ -179,7 +179,7 @@ def test_any_script_of_the_application_and_the_upgrade_ends_equal(
     play.check()
 
 
-def test_concurrent_writers_lose_nothing(play: Play) -> None:
+def test_concurrent_writers_lose_no_change(play: Play) -> None:
     """Threads of the application write in transactions of several rows while a backfill runs."""
     play.begin()
     shop = play.shop

@@ -45,7 +45,7 @@ def role(shop: Shop) -> Iterator[str]:
 
 @pytest.mark.server
 @pytest.mark.slow
-def test_rights_lost_in_the_middle_of_an_upgrade(shop: Shop, role: str) -> None:
+def test_upgrade_rights_lost_midway_raises_and_recovers(shop: Shop, role: str) -> None:
     """A clear error; the application works on; with the rights back, nothing is lost."""
     location = shop.location.replace("midspan@", f"{role}@")
     with adopt_table(location, shop.name, COLUMNS, space_name="old", space=OLD) as gallery:
@@ -69,7 +69,7 @@ def test_rights_lost_in_the_middle_of_an_upgrade(shop: Shop, role: str) -> None:
 
 @pytest.mark.server
 @pytest.mark.slow
-def test_rights_that_end_during_the_adoption_leave_nothing(shop: Shop, role: str) -> None:
+def test_adopt_rights_lost_midway_leaves_nothing(shop: Shop, role: str) -> None:
     before = shop.dump()
     shop.run(f"REVOKE TRIGGER ON {shop.name} FROM {role}")
     location = shop.location.replace("midspan@", f"{role}@")
@@ -79,7 +79,7 @@ def test_rights_that_end_during_the_adoption_leave_nothing(shop: Shop, role: str
     assert shop.leftovers() == []
 
 
-def test_a_disk_that_is_full_while_a_collection_is_adopted(
+def test_adopt_collection_disk_full_raises_and_continues_later(
     tmp_path: Path,
     small_disk: Path,  # noqa: F811
 ) -> None:
@@ -105,7 +105,7 @@ def test_a_disk_that_is_full_while_a_collection_is_adopted(
     assert application.points() == before
 
 
-def test_a_disk_that_is_full_while_a_file_is_copied(
+def test_import_file_disk_full_raises_and_continues_later(
     tmp_path: Path,
     small_disk: Path,  # noqa: F811
 ) -> None:

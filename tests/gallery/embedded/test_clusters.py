@@ -10,7 +10,7 @@ from midspan.spaces import Metric
 
 
 @pytest.mark.parametrize("metric", ["cosine", "l2"])
-def test_it_finds_clusters_that_are_there(metric: Metric) -> None:
+def test_k_means_finds_separated_clusters(metric: Metric) -> None:
     rng = np.random.default_rng(0)
     truth = np.eye(6, dtype=np.float32)
     labels = rng.integers(0, 6, 600)
@@ -28,7 +28,7 @@ def test_it_finds_clusters_that_are_there(metric: Metric) -> None:
 
 
 @pytest.mark.parametrize("metric", ["cosine", "dot", "l2"])
-def test_assignment_is_the_best_score(metric: Metric) -> None:
+def test_assign_gives_the_cluster_of_the_best_score(metric: Metric) -> None:
     rng = np.random.default_rng(1)
     vectors = rng.standard_normal((5000, 5)).astype(np.float32)
     centres = rng.standard_normal((17, 5)).astype(np.float32)
@@ -40,7 +40,7 @@ def test_assignment_is_the_best_score(metric: Metric) -> None:
     assert (nearest == expected).mean() > 0.999
 
 
-def test_it_stops_when_told() -> None:
+def test_k_means_exception_of_the_callback_stops_it() -> None:
     sample = np.ones((100, 3), dtype=np.float32)
 
     def stop() -> None:

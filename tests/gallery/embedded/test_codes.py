@@ -61,7 +61,7 @@ def index_of(
 
 @pytest.mark.parametrize("dim", DIMS)
 @pytest.mark.parametrize("metric", METRICS)
-def test_eight_bits_score_as_the_decoded_vectors_do(dim: int, metric: Metric) -> None:
+def test_eight_bit_scores_equal_those_of_decoded_vectors(dim: int, metric: Metric) -> None:
     vectors, centres, queries = made(dim)
     index = index_of(vectors, centres, metric, EightBits(dim))
     nearest = assign(vectors, centres, metric=metric)
@@ -81,7 +81,7 @@ def test_eight_bits_score_as_the_decoded_vectors_do(dim: int, metric: Metric) ->
 
 @pytest.mark.parametrize("dim", DIMS)
 @pytest.mark.parametrize("metric", METRICS)
-def test_one_bit_scores_as_the_paper_says(dim: int, metric: Metric) -> None:
+def test_one_bit_scores_equal_the_published_estimate(dim: int, metric: Metric) -> None:
     vectors, centres, queries = made(dim)
     codes = OneBit(dim)
     index = index_of(vectors, centres, metric, codes)
@@ -98,7 +98,7 @@ def test_one_bit_scores_as_the_paper_says(dim: int, metric: Metric) -> None:
 
 
 @pytest.mark.parametrize("dim", DIMS)
-def test_a_turn_keeps_every_product(dim: int) -> None:
+def test_rotate_keeps_inner_products(dim: int) -> None:
     vectors, _, queries = made(dim)
     for kind in (EightBits, OneBit):
         codes = kind(dim)
@@ -108,7 +108,7 @@ def test_a_turn_keeps_every_product(dim: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["int8", "binary"])
-def test_mapped_lists_are_copied_chosen_and_added_to(name: Quantise, tmp_path: Path) -> None:
+def test_mapped_lists_copied_taken_and_extended_search_as_in_memory(name: Quantise, tmp_path: Path) -> None:
     vectors, centres, queries = made(27)
     codes = CODES[name](27)
     made_index = index_of(vectors, centres, "cosine", codes)

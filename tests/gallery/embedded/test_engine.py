@@ -33,7 +33,7 @@ def all_lists(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("all_lists")
 @pytest.mark.parametrize("seed", range(4))
-def test_random_life_of_two_processes_equals_the_reference(tmp_path: Path, seed: int) -> None:
+def test_random_operations_of_two_processes_equal_the_reference(tmp_path: Path, seed: int) -> None:
     rng, model = np.random.default_rng(seed), Model()
     path = tmp_path / "shop.midspan"
     with Opened(path) as engine, Opened(path) as other:
@@ -88,7 +88,7 @@ def test_random_life_of_two_processes_equals_the_reference(tmp_path: Path, seed:
 
 
 @pytest.mark.usefixtures("all_lists")
-def test_deletions_that_are_no_longer_listed_are_found_by_comparing_rows(
+def test_refresh_deletions_no_longer_listed_are_found_by_comparison(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tables, "DELETIONS_KEPT", 50)
@@ -110,7 +110,7 @@ def test_deletions_that_are_no_longer_listed_are_found_by_comparing_rows(
         assert ask(later, query) == expected
 
 
-def test_a_dropped_space_is_gone_and_a_search_in_it_says_so(tmp_path: Path) -> None:
+def test_search_in_a_dropped_space_raises(tmp_path: Path) -> None:
     path = tmp_path / "shop.midspan"
     with Opened(path) as engine:
         engine.create_space(2, NEW)
@@ -127,7 +127,7 @@ def test_a_dropped_space_is_gone_and_a_search_in_it_says_so(tmp_path: Path) -> N
         assert not list(Path(f"{path}-index").glob("2-*"))
 
 
-def test_equal_scores_are_all_returned(tmp_path: Path) -> None:
+def test_search_equal_scores_are_all_candidates(tmp_path: Path) -> None:
     with Opened(tmp_path / "shop.midspan") as engine:
         vectors = np.repeat(clustered(np.random.default_rng(0), 10), 40, axis=0)
         engine.put(1, np.arange(400), vectors)
@@ -139,7 +139,7 @@ def test_equal_scores_are_all_returned(tmp_path: Path) -> None:
             engine.build_index(1)
 
 
-def test_complete_says_that_there_are_no_more(tmp_path: Path) -> None:
+def test_search_complete_only_when_every_row_is_returned(tmp_path: Path) -> None:
     with Opened(tmp_path / "shop.midspan") as engine:
         vectors = clustered(np.random.default_rng(0), 8)
         engine.put(1, np.arange(8), vectors)
@@ -148,7 +148,7 @@ def test_complete_says_that_there_are_no_more(tmp_path: Path) -> None:
         assert (len(few.rows), few.complete) == (7, False)
 
 
-def test_one_live_row_after_many_takes_the_memory_of_one(tmp_path: Path) -> None:
+def test_one_row_left_after_many_deletions_takes_the_memory_of_one(tmp_path: Path) -> None:
     def cost(path: Path, churn: int) -> int:
         with Opened(path) as engine:
             gc.collect()
@@ -173,7 +173,7 @@ def test_one_live_row_after_many_takes_the_memory_of_one(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_rare_filters_find_all_there_are_above_twenty_thousand_rows(tmp_path: Path) -> None:
+def test_rare_filter_above_twenty_thousand_rows_finds_all(tmp_path: Path) -> None:
     path, count = tmp_path / "shop.midspan", 30_000
     with Opened(path, flat_up_to=10_000 * DIM) as engine:
         rng = np.random.default_rng(0)
@@ -209,7 +209,7 @@ def test_rare_filters_find_all_there_are_above_twenty_thousand_rows(tmp_path: Pa
         assert ask(engine, vectors[0], filter=Eq("rare", "none")) == []
 
 
-def test_a_filter_follows_replacements_and_deletions(tmp_path: Path) -> None:
+def test_filter_follows_replacements_and_deletions(tmp_path: Path) -> None:
     with Gallery.create(tmp_path / "shop.midspan", OLD) as gallery:
         ids = [f"i{number}" for number in range(60)]
         add(gallery, ids, payloads=[{"n": number % 3} for number in range(60)])
@@ -228,7 +228,7 @@ def test_a_filter_follows_replacements_and_deletions(tmp_path: Path) -> None:
         assert len(passing.rows) == len(expected)  # memory follows what is there
 
 
-def test_candidates_come_by_falling_score(tmp_path: Path) -> None:
+def test_search_candidates_are_sorted_by_falling_score(tmp_path: Path) -> None:
     with Opened(tmp_path / "shop.midspan") as engine:
         vectors = clustered(np.random.default_rng(0), 500)
         engine.put(1, np.arange(500), vectors)

@@ -18,7 +18,7 @@ def sort_all(queries: FloatArray, rows: FloatArray, metric: Metric) -> FloatArra
 
 @pytest.mark.parametrize("metric", ["cosine", "dot", "l2"])
 @pytest.mark.parametrize(("queries", "k"), [(1, 1), (1, 7), (5, 30), (40, 3), (3, 1000)])
-def test_best_rows_are_those_of_a_full_sort(metric: Metric, queries: int, k: int) -> None:
+def test_top_k_equals_a_full_sort(metric: Metric, queries: int, k: int) -> None:
     rng = np.random.default_rng(k)
     rows = rng.standard_normal((500, 6)).astype(np.float32)
     asked = rng.standard_normal((queries, 6)).astype(np.float32)
@@ -35,7 +35,7 @@ def test_best_rows_are_those_of_a_full_sort(metric: Metric, queries: int, k: int
     assert np.isneginf(scores[:, 500:]).all()
 
 
-def test_rows_that_do_not_count_are_left_out() -> None:
+def test_top_k_excluded_rows_are_left_out() -> None:
     rng = np.random.default_rng(0)
     rows = rng.standard_normal((300, 4)).astype(np.float32)
     counts = rng.random(300) < 0.1
@@ -45,7 +45,7 @@ def test_rows_that_do_not_count_are_left_out() -> None:
     assert set(found[0][found[0] != NO_ROW].tolist()) == set(np.flatnonzero(counts).tolist())
 
 
-def test_nothing_offered_is_nothing_found() -> None:
+def test_top_k_without_rows_is_empty() -> None:
     scores, rows = TopK(2, 3).sorted()
     assert np.isneginf(scores).all()
     assert (rows == NO_ROW).all()

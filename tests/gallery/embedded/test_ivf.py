@@ -24,7 +24,7 @@ print((rows[:, 0] == np.arange(20)).all())
 
 
 @pytest.mark.slow  # torch in a process of its own
-def test_methods_that_were_swapped_are_no_obstacle() -> None:
+def test_faiss_with_patched_methods_still_works() -> None:
     done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "True"

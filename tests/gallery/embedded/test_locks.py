@@ -8,7 +8,7 @@ import time
 from midspan.gallery.engines.embedded.segment import SharedLock
 
 
-def test_readers_share_and_a_writer_is_alone() -> None:
+def test_lock_is_shared_by_readers_and_exclusive_for_a_writer() -> None:
     lock, inside, seen = SharedLock(), list[str](), list[frozenset[str]]()
     guard = threading.Lock()
 
@@ -34,7 +34,7 @@ def test_readers_share_and_a_writer_is_alone() -> None:
     assert any(len(together) > 1 for together in seen), "readers never met"
 
 
-def test_a_waiting_writer_goes_before_new_readers() -> None:
+def test_lock_waiting_writer_precedes_new_readers() -> None:
     lock, order = SharedLock(), list[str]()
     reading = lock.shared()
     reading.__enter__()

@@ -48,7 +48,7 @@ def recall(engine: EmbeddedEngine, queries: FloatArray, live: tuple[int, ...] = 
     return float(np.mean(shares))
 
 
-def test_a_small_space_needs_no_index_and_leaves_no_folder(tmp_path: Path) -> None:
+def test_small_space_builds_no_index_and_no_folder(tmp_path: Path) -> None:
     path = tmp_path / "shop.midspan"
     with Opened(path) as engine:
         engine.put(1, np.arange(50), clustered(np.random.default_rng(0), 50))
@@ -64,7 +64,7 @@ def test_a_small_space_needs_no_index_and_leaves_no_folder(tmp_path: Path) -> No
     assert [one.name for one in tmp_path.iterdir()] == ["shop.midspan"]
 
 
-def test_status_and_recall_of_a_built_index(tmp_path: Path) -> None:
+def test_index_status_after_a_build_has_rows_and_recall(tmp_path: Path) -> None:
     path = tmp_path / "shop.midspan"
     filled(path)
     with Opened(path) as engine:
@@ -90,7 +90,7 @@ def test_status_and_recall_of_a_built_index(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["int8", "binary"])
-def test_smaller_codes_are_built_after_the_choice_and_keep_the_scores(
+def test_index_rebuilt_with_smaller_codes_keeps_the_scores(
     tmp_path: Path, kind: str
 ) -> None:
     path = tmp_path / "shop.midspan"
@@ -111,7 +111,7 @@ def test_smaller_codes_are_built_after_the_choice_and_keep_the_scores(
 
 @pytest.mark.parametrize("name", [snapshot.VECTORS, snapshot.ROWS, snapshot.LISTS, snapshot.META])
 @pytest.mark.parametrize("damage", ["missing", "cut", "changed"])
-def test_a_damaged_snapshot_is_noticed_and_built_again(
+def test_snapshot_damaged_is_built_again(
     tmp_path: Path, name: str, damage: str
 ) -> None:
     path, model = tmp_path / "shop.midspan", Model()
@@ -137,7 +137,7 @@ def test_a_damaged_snapshot_is_noticed_and_built_again(
     assert place not in snapshots(path)
 
 
-def test_a_missing_folder_is_made_again(tmp_path: Path) -> None:
+def test_snapshot_missing_folder_is_created_again(tmp_path: Path) -> None:
     path, model = tmp_path / "shop.midspan", Model()
     filled(path, model)
     shutil.rmtree(f"{path}-index")
@@ -149,7 +149,7 @@ def test_a_missing_folder_is_made_again(tmp_path: Path) -> None:
     assert len(snapshots(path)) == 1
 
 
-def test_a_restored_backup_does_not_meet_a_later_snapshot(tmp_path: Path) -> None:
+def test_snapshot_newer_than_a_restored_backup_is_ignored(tmp_path: Path) -> None:
     path, model = tmp_path / "shop.midspan", Model()
     filled(path, model)
     shutil.copy(path, tmp_path / "backup")
@@ -166,7 +166,7 @@ def test_a_restored_backup_does_not_meet_a_later_snapshot(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("error", [MemoryError(), OSError(errno.ENOSPC, "No space left on device")])
-def test_a_failed_build_is_reported_and_succeeds_the_next_time(
+def test_index_failed_build_is_reported_and_succeeds_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     path, model = tmp_path / "shop.midspan", Model()
@@ -196,7 +196,7 @@ def test_a_failed_build_is_reported_and_succeeds_the_next_time(
         assert engine.index_status(1).state == "ready"
 
 
-def test_a_closed_engine_ends_its_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_index_build_stops_when_the_engine_closes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, begun, go_on = tmp_path / "shop.midspan", threading.Event(), threading.Event()
     learn, errors = build._learn, list[BaseException]()
 
@@ -245,7 +245,7 @@ with Opened(Path(sys.argv[1])) as engine:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", ["part", "whole"])
-def test_kill_9_while_a_snapshot_is_written_leaves_the_gallery_usable(
+def test_snapshot_killed_while_writing_leaves_the_gallery_usable(
     tmp_path: Path, moment: str
 ) -> None:
     path, model = tmp_path / "shop.midspan", Model()
@@ -265,7 +265,7 @@ def test_kill_9_while_a_snapshot_is_written_leaves_the_gallery_usable(
         assert engine.index_status(1).state == "ready"
 
 
-def test_two_builders_at_once_make_one_snapshot(tmp_path: Path) -> None:
+def test_index_two_concurrent_builders_write_one_snapshot(tmp_path: Path) -> None:
     path = tmp_path / "shop.midspan"
     with Opened(path) as engine, Opened(path) as other:
         engine.put(1, np.arange(COUNT), clustered(np.random.default_rng(0), COUNT))
@@ -278,7 +278,7 @@ def test_two_builders_at_once_make_one_snapshot(tmp_path: Path) -> None:
         assert engine.index_status(1).state == other.index_status(1).state == "ready"
 
 
-def test_an_index_is_calibrated_for_the_queries_of_a_compatible_space(tmp_path: Path) -> None:
+def test_index_is_calibrated_for_queries_of_a_compatible_space(tmp_path: Path) -> None:
     path = tmp_path / "shop.midspan"
     with Opened(path) as engine:
         rng = np.random.default_rng(0)
@@ -298,7 +298,7 @@ def test_an_index_is_calibrated_for_the_queries_of_a_compatible_space(tmp_path: 
             assert recall(engine, new[share : share + 200], live=(1,)) >= 0.97
 
 
-def test_an_emptied_space_gives_its_snapshot_back(tmp_path: Path) -> None:
+def test_snapshot_of_an_emptied_space_is_removed(tmp_path: Path) -> None:
     path = tmp_path / "shop.midspan"
     filled(path)
     with Opened(path) as engine:
