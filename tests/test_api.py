@@ -38,7 +38,7 @@ FUNCTIONS = {
 EXAMPLES = sorted(CLASSES | FUNCTIONS | {"MidspanError"})
 
 
-def test_public_names_are_pinned() -> None:
+def test_public_names_equal_the_documented_list() -> None:
     assert set(ms.__all__) == MODULES | CLASSES | FUNCTIONS | set(ms.errors.__all__) | {
         "__version__"
     }
@@ -49,7 +49,7 @@ def test_public_names_are_pinned() -> None:
         _ = ms.nothing
 
 
-def test_every_error_is_exported_and_drawn_in_the_tree() -> None:
+def test_every_error_is_exported_and_in_the_tree() -> None:
     found = {name for name, one in vars(ms.errors).items() if inspect.isclass(one)}
     assert found == set(ms.errors.__all__)
     assert all(issubclass(getattr(ms, name), ms.MidspanError) for name in found)

@@ -138,7 +138,7 @@ def test_every_page_with_python_is_run_or_has_a_reason() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", WORLDS)
-def test_python_of_a_page_runs_in_a_world_that_it_takes_for_granted(
+def test_python_of_a_page_runs_in_its_prepared_world(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -29,7 +29,7 @@ def output_of(command: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_the_page_shows_what_the_commands_print(
+def test_first_upgrade_page_equals_the_output_of_its_commands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 
 
-def test_the_tables_are_those_of_the_result_files() -> None:
+def test_heads_page_tables_equal_the_result_files() -> None:
     found = subprocess.run(
         [sys.executable, str(ROOT / "benchmarks" / "heads_table.py"), "--check"],
         capture_output=True,

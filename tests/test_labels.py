@@ -31,7 +31,7 @@ ENCODER = Space("r18", 4, fingerprint="f-r18")  # of an encoder, not only declar
         (np.array([], dtype=np.int64), []),
     ],
 )
-def test_as_names_of_text_and_whole_numbers(given: Any, names: list[str]) -> None:
+def test_as_names_accepts_text_and_whole_numbers(given: Any, names: list[str]) -> None:
     assert as_names(given).tolist() == names
 
 
@@ -45,12 +45,12 @@ def test_as_names_of_text_and_whole_numbers(given: Any, names: list[str]) -> Non
         (np.zeros((2, 2), dtype=int), r"labels have shape \(2, 2\)"),
     ],
 )
-def test_as_names_of_anything_else_is_refused(given: Any, message: str) -> None:
+def test_as_names_other_types_raise(given: Any, message: str) -> None:
     with pytest.raises(DataError, match=message):
         as_names(given)
 
 
-def test_class_names_are_sorted_as_numbers_only_if_all_are() -> None:
+def test_class_names_all_numeric_are_sorted_as_numbers() -> None:
     assert ClassNames.of(np.array(["10", "9", "-1", "9"])).names == ("-1", "9", "10")
     assert ClassNames.of(np.array(["10", "9", "x"])).names == ("10", "9", "x")
 
@@ -64,13 +64,13 @@ def test_class_names_encode_and_decode() -> None:
         classes.encode(np.array(["emu"]))
 
 
-def test_codes_are_equal_where_names_are() -> None:
+def test_codes_equal_names_have_equal_codes() -> None:
     first, second = codes(np.array(["b", "a", "b"]), np.array(["a", "c"]))
     assert first.tolist() == [0, 1, 0]
     assert second.tolist() == [1, 2]
 
 
-def test_two_label_sets_without_a_common_name_show_both() -> None:
+def test_label_sets_without_a_common_name_raise_with_both() -> None:
     query, gallery = np.array(["002.Laysan", "003.Sooty"]), np.arange(5).astype(str)
     with pytest.raises(
         LabelMismatch,
@@ -90,7 +90,7 @@ def some(labels: Any, *, space: Space = ENCODER, first: int = 0) -> Embeddings:
 
 
 @pytest.mark.parametrize("ending", [".npz", ".parquet"])
-def test_names_survive_a_file(tmp_path: Path, ending: str) -> None:
+def test_label_names_file_round_trip_is_equal(tmp_path: Path, ending: str) -> None:
     path = some(["ant", "bee", "-1", "0007"]).save(tmp_path / f"a{ending}")
     loaded = Embeddings.load(path)
     assert loaded.labels is not None
@@ -99,7 +99,7 @@ def test_names_survive_a_file(tmp_path: Path, ending: str) -> None:
     assert not loaded.numbered
 
 
-def test_query_and_gallery_match_by_name_whatever_classes_each_has() -> None:
+def test_evaluate_matches_labels_by_name() -> None:
     """Classes 001 and 002 in one file, 002 and 003 in the other: as numbers 002 is 1 and 0."""
     query = some(["001", "001", "002", "002"])
     gallery = some(["002", "002", "003", "003"], first=10)
@@ -112,7 +112,7 @@ def test_query_and_gallery_match_by_name_whatever_classes_each_has() -> None:
         assert found[2 + row] == pytest.approx(np.mean(np.arange(1, 3) / places))
 
 
-def test_sets_that_name_no_class_in_common_are_an_error() -> None:
+def test_evaluate_without_a_common_class_raises() -> None:
     with pytest.raises(LabelMismatch, match="the query has '001', '002', the gallery '7', '8'"):
         evaluate(some(["001", "002"]), some([7, 8], first=10))
 
@@ -139,7 +139,7 @@ def write_earlier(path: Path, labels: list[int], *, space: Space, first: int = 0
 
 
 @pytest.mark.parametrize("ending", [".npz", ".parquet"])
-def test_numbers_of_an_earlier_version_are_names_and_say_so_in_a_comparison(
+def test_load_numeric_labels_of_an_earlier_version_warns_in_a_comparison(
     tmp_path: Path, ending: str
 ) -> None:
     first = Embeddings.load(write_earlier(tmp_path / f"a{ending}", [0, 0, 1, 1], space=ENCODER))
@@ -158,7 +158,7 @@ def test_numbers_of_an_earlier_version_are_names_and_say_so_in_a_comparison(
     assert not first.with_columns({"labels": np.array(list("abcd"))}).numbered
 
 
-def test_numbers_in_a_file_of_ones_own_are_names(tmp_path: Path) -> None:
+def test_load_numeric_labels_of_a_foreign_file_are_names(tmp_path: Path) -> None:
     declared = write_earlier(tmp_path / "a.npz", [0, 1], space=Space("mine", 4))
     assert not Embeddings.load(declared).numbered
     np.savez(tmp_path / "b.npz", vectors=np.eye(4), labels=np.arange(4))
@@ -167,7 +167,7 @@ def test_numbers_in_a_file_of_ones_own_are_names(tmp_path: Path) -> None:
     assert evaluate(Embeddings.load(declared), bare, metrics=["recall@1"]).answerable == 2
 
 
-def test_compare_takes_the_names_of_one_side(tmp_path: Path) -> None:
+def test_compare_named_labels_of_one_side_are_used_for_both(tmp_path: Path) -> None:
     earlier = write_earlier(tmp_path / "a.npz", [0, 0, 1, 1, 2, 2], space=ENCODER)
     old = Embeddings.load(earlier)
     new = some(["ant", "ant", "bee", "bee", "cat", "cat"], space=Space("new", 4))
@@ -177,7 +177,7 @@ def test_compare_takes_the_names_of_one_side(tmp_path: Path) -> None:
         assert compare(old=some(["ant", "ant", "bee", "bee", "cat", "cat"]), new=old, bootstrap=10)
 
 
-def test_a_mark_that_is_not_readable_is_an_error(tmp_path: Path) -> None:
+def test_load_unreadable_label_mark_raises(tmp_path: Path) -> None:
     np.savez(
         tmp_path / "a.npz",
         vectors=np.eye(4),
@@ -189,7 +189,7 @@ def test_a_mark_that_is_not_readable_is_an_error(tmp_path: Path) -> None:
         Embeddings.load(tmp_path / "a.npz")
 
 
-def test_market_persons_are_compared_by_number() -> None:
+def test_market1501_persons_match_by_number() -> None:
     from midspan.evaluation.protocols.market1501 import Market1501
 
     def seen(labels: list[str], first: int) -> Embeddings:
@@ -206,13 +206,13 @@ def test_market_persons_are_compared_by_number() -> None:
         Market1501().evaluate(replace(query, numbered=True), gallery)
 
 
-def test_floats_too_large_to_be_distinct_are_refused() -> None:
+def test_as_names_large_floats_raise() -> None:
     with pytest.raises(DataError, match="expected names"):
         as_names(1e19 * np.arange(1, 21))
     assert as_names(np.array([1.0, 2.0**53])).tolist() == ["1", str(2**53)]
 
 
-def test_bytes_that_are_not_utf8_are_refused() -> None:
+def test_as_names_bytes_not_in_utf8_raise() -> None:
     with pytest.raises(DataError, match="bytes that are not UTF-8"):
         as_names(np.array([b"caf\xe9"]))
     assert as_names(np.array(["café".encode()])).tolist() == ["café"]

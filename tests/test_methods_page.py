@@ -6,20 +6,20 @@ import pytest
 from benchmarks.methods_page import BENCHMARKS, METHODS, PAGES, SUMMARY, benchmarks, measured, read
 
 
-def test_the_tables_are_those_of_the_result_file() -> None:
+def test_methods_page_tables_equal_the_result_file() -> None:
     rows, page = read(SUMMARY), BENCHMARKS.read_text(encoding="utf-8")
     assert benchmarks(page, rows) == page, "run: python -m benchmarks.methods_page"
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_each_method_shows_its_own_rows(method: str) -> None:
+def test_methods_page_each_method_has_its_rows(method: str) -> None:
     rows, page = read(SUMMARY), (PAGES / f"{method}.md").read_text(encoding="utf-8")
     assert measured(page, method, rows) == page, "run: python -m benchmarks.methods_page"
     some = rows["gtsrb32", "extended-data", method]["cross_mean"]
     assert f"{float(some):.3f}" in page
 
 
-def test_a_page_without_its_tables_is_named() -> None:
+def test_methods_page_without_its_tables_raises_with_the_page() -> None:
     with pytest.raises(SystemExit, match="0 tables of extended-class"):
         benchmarks("no table", read(SUMMARY))
     with pytest.raises(SystemExit, match=r"bct\.md: 0 sections"):

@@ -52,7 +52,7 @@ def test_gallery_of_an_embedded_folder_is_upgraded_by_an_encoder(
         assert [hit.id for hit in hits[0]] == ["dog/1.png"]
 
 
-def test_given_uris_and_payloads_are_stored_instead_of_the_columns(
+def test_gallery_add_given_uris_and_payloads_replace_the_columns(
     photos: Path, encoders: tuple[Encoder, Encoder]
 ) -> None:
     vectors = encoders[0].embed(photos, progress=False)
@@ -62,7 +62,7 @@ def test_given_uris_and_payloads_are_stored_instead_of_the_columns(
         assert (item.uri, item.payload) == (None, {"shelf": 3})
 
 
-def test_files_of_embed_bring_their_uris_to_a_gallery(
+def test_gallery_add_of_embed_output_keeps_the_uris(
     photos: Path, encoders: tuple[Encoder, Encoder], tmp_path: Path
 ) -> None:
     """The command line and Python store the same items."""
@@ -86,12 +86,12 @@ def test_files_of_embed_bring_their_uris_to_a_gallery(
     assert len(found[0]) == 8
 
 
-def test_images_in_memory_have_no_uri(encoders: tuple[Encoder, Encoder]) -> None:
+def test_gallery_add_of_images_in_memory_has_no_uri(encoders: tuple[Encoder, Encoder]) -> None:
     vectors = encoders[0].embed(ms.data.digits().test[:3], progress=False)
     assert "uri" not in vectors.columns
 
 
-def test_nothing_to_embed_is_refused_and_one_image_shows_no_progress(
+def test_embed_empty_list_raises_and_one_image_shows_no_progress(
     photos: Path, encoders: tuple[Encoder, Encoder], capfd: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(ms.EncoderError, match="empty list; expected at least one image"):

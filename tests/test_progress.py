@@ -9,7 +9,9 @@ import pytest
 from midspan import progress
 
 
-def test_plain_lines(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_without_a_terminal_prints_plain_lines(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(progress, "LINE_EVERY", 0.0)
     with progress.bar("embed", total=10, unit="images") as done:
         done(4)
@@ -22,7 +24,7 @@ def test_plain_lines(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mon
     assert lines[-1].startswith("embed: 10 images in ")
 
 
-def test_bar_on_a_terminal(
+def test_progress_on_a_terminal_draws_a_bar(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
@@ -34,7 +36,7 @@ def test_bar_on_a_terminal(
     assert "3/3" in err
 
 
-def test_silence(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_hidden_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     with progress.bar("x", total=1, unit="y", show=False) as done:
         done(1)
     assert capsys.readouterr() == ("", "")

@@ -25,7 +25,7 @@ def test_make_targets_in_the_readme_exist() -> None:
         assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE) or target in ("and", "it")
 
 
-def test_links_lead_somewhere() -> None:
+def test_links_of_readme_and_docs_have_targets() -> None:
     """On GitHub; `make docs` looks at those of the site, and at the pages that are made there."""
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
         if page.parent.name == "reference":

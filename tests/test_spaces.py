@@ -28,24 +28,24 @@ def some(space: Space = OLD, ids: tuple[str, ...] = ("a", "b", "c")) -> Embeddin
     )
 
 
-def test_fingerprint_tells_parts_apart() -> None:
+def test_fingerprint_differs_for_other_parts() -> None:
     assert fingerprint("ab", "c") != fingerprint("a", "bc")
     assert fingerprint("ab", "c") == fingerprint(b"ab", "c")
 
 
-def test_a_name_never_identifies_a_space() -> None:
+def test_spaces_of_one_name_and_other_fingerprints_differ() -> None:
     assert not Space("same", 3, fingerprint="x").same_as(Space("same", 3, fingerprint="y"))
     assert Space("here", 3, fingerprint="x").same_as(Space("there", 3, fingerprint="x"))
 
 
-def test_undeclared_fingerprint_says_so() -> None:
+def test_space_without_a_fingerprint_is_declared() -> None:
     space = Space("plain", 4)
     assert space.fingerprint.startswith("declared:")
     assert space.same_as(Space("plain", 4))
     assert not space.same_as(Space("plain", 5))
 
 
-def test_compatibility_on_record_counts_both_ways() -> None:
+def test_compatible_spaces_are_comparable_both_ways() -> None:
     assert NEW.comparable_with(OLD)
     assert OLD.comparable_with(NEW)
     assert not NEW.comparable_with(OTHER)
@@ -68,13 +68,13 @@ def test_other_dims_are_never_comparable() -> None:
         ({"name": "x", "dim": 3, "metric": "hamming"}, "cosine"),
     ],
 )
-def test_bad_spaces(arguments: dict[str, object], message: str) -> None:
+def test_space_invalid_arguments_raise(arguments: dict[str, object], message: str) -> None:
     with pytest.raises(VectorError, match=message):
         Space(**arguments)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("ending", [".npz", ".parquet"])
-def test_files_keep_everything(tmp_path: Path, ending: str) -> None:
+def test_embeddings_file_round_trip_keeps_everything(tmp_path: Path, ending: str) -> None:
     before = some(NEW, ("ä", "b/c", "漢字"))
     path = before.save(tmp_path / "deep" / f"e{ending}")
     after = Embeddings.load(path)
@@ -86,7 +86,7 @@ def test_files_keep_everything(tmp_path: Path, ending: str) -> None:
     assert list(path.parent.iterdir()) == [path]  # nothing half-written is left
 
 
-def test_file_without_a_space_is_refused_unless_it_is_named(tmp_path: Path) -> None:
+def test_load_file_without_a_space_requires_a_name(tmp_path: Path) -> None:
     for folder in ("v1", "v2"):  # of two encoders, under one file name
         (tmp_path / folder).mkdir()
         np.savez(tmp_path / folder / "emb.npz", vectors=np.eye(2, dtype=np.float16))
@@ -101,7 +101,7 @@ def test_file_without_a_space_is_refused_unless_it_is_named(tmp_path: Path) -> N
     assert first.ids.tolist() == ["0", "1"]
 
 
-def test_files_that_are_given_one_name_are_in_one_space(tmp_path: Path) -> None:
+def test_load_files_given_one_name_are_in_one_space(tmp_path: Path) -> None:
     for name in ("queries", "gallery"):
         np.savez(tmp_path / f"{name}.npz", vectors=np.eye(2))
     queries, gallery = (
@@ -114,14 +114,14 @@ def test_files_that_are_given_one_name_are_in_one_space(tmp_path: Path) -> None:
     assert Embeddings.load(tmp_path / "queries.npz", space=given).space == given
 
 
-def test_space_of_a_file_is_not_replaced_by_another_name(tmp_path: Path) -> None:
+def test_load_name_other_than_that_of_the_file_raises(tmp_path: Path) -> None:
     path = some(Space("r18", 2)).save(tmp_path / "a.npz")
     assert Embeddings.load(path, space="r18").space == Space("r18", 2)
     with pytest.raises(SpaceMismatch, match=r"'r18' .* but space=r50 was passed"):
         Embeddings.load(path, space="r50")
 
 
-def test_parquet_without_a_space_is_refused_unless_it_is_named(tmp_path: Path) -> None:
+def test_load_parquet_without_a_space_requires_a_name(tmp_path: Path) -> None:
     vectors = pa.FixedSizeListArray.from_arrays(pa.array([1.0, 2.0], type=pa.float32()), 2)
     pq.write_table(pa.table({"vectors": vectors, "labels": pa.array([7])}), tmp_path / "a.parquet")
     with pytest.raises(SpaceMissing, match="pass space=NAME"):
@@ -132,7 +132,7 @@ def test_parquet_without_a_space_is_refused_unless_it_is_named(tmp_path: Path) -
     assert loaded.labels.tolist() == ["7"]
 
 
-def test_unreadable_files(tmp_path: Path) -> None:
+def test_load_unreadable_file_raises_format_error(tmp_path: Path) -> None:
     (tmp_path / "broken.npz").write_bytes(b"PK\x03\x04 not really")
     (tmp_path / "broken.parquet").write_bytes(b"PAR1")
     np.savez(tmp_path / "images.npz", images=np.zeros((1, 2, 2, 1), dtype=np.uint8))
@@ -153,7 +153,7 @@ def test_unreadable_files(tmp_path: Path) -> None:
         some().save(tmp_path / "x.csv")
 
 
-def test_truncated_file(tmp_path: Path) -> None:
+def test_load_truncated_file_raises_format_error(tmp_path: Path) -> None:
     path = some().save(tmp_path / "e.npz")
     path.write_bytes(path.read_bytes()[:-30])
     with pytest.raises(FormatError):
@@ -173,19 +173,19 @@ def test_truncated_file(tmp_path: Path) -> None:
         ({"columns": {"vectors": np.arange(3)}}, "may not be called"),
     ],
 )
-def test_bad_vectors(change: dict[str, object], message: str) -> None:
+def test_embeddings_invalid_arrays_raise(change: dict[str, object], message: str) -> None:
     good: dict[str, object] = {"ids": np.array(["a", "b", "c"]), "vectors": np.eye(3), "space": OLD}
     with pytest.raises(VectorError, match=message):
         Embeddings(**(good | change))  # type: ignore[arg-type]
 
 
-def test_zero_vector_is_fine_where_length_has_a_meaning() -> None:
+def test_embeddings_zero_vector_outside_cosine_is_accepted() -> None:
     Embeddings(
         ids=np.array(["z"]), vectors=np.zeros((1, 2), np.float32), space=Space("l2", 2, metric="l2")
     )
 
 
-def test_take_follows_the_wanted_order() -> None:
+def test_take_keeps_the_given_order() -> None:
     e = some()
     assert e.take(["c", "a"]).ids.tolist() == ["c", "a"]
     np.testing.assert_array_equal(e.take(["c", "a"]).vectors, e.vectors[[2, 0]])
@@ -194,14 +194,14 @@ def test_take_follows_the_wanted_order() -> None:
         e.take(["a", "x"])
 
 
-def test_rows_by_slice_mask_and_list() -> None:
+def test_embeddings_index_by_slice_mask_or_list() -> None:
     e = some()
     assert e[1:].ids.tolist() == ["b", "c"]
     assert e[np.array([True, False, True])].columns["cameras"].tolist() == ["ca", "cc"]
     assert e[[2]].ids.tolist() == ["c"]
 
 
-def test_pairs_are_found_by_id() -> None:
+def test_pairs_match_by_id() -> None:
     left, right = some(OLD, ("a", "b", "c")), some(NEW, ("c", "x", "a"))
     mine, theirs = left.paired_with(right)
     assert mine.ids.tolist() == theirs.ids.tolist() == ["a", "c"]
@@ -210,7 +210,7 @@ def test_pairs_are_found_by_id() -> None:
         left.paired_with(some(NEW, ("x", "y")))
 
 
-def test_joining_spaces_is_refused_even_if_comparable() -> None:
+def test_concatenate_comparable_spaces_raises() -> None:
     joined = some(OLD, ("a", "b")).joined_with(some(OLD, ("c",)))
     assert joined.ids.tolist() == ["a", "b", "c"]
     with pytest.raises(SpaceMismatch, match="map one of them"):
@@ -219,7 +219,7 @@ def test_joining_spaces_is_refused_even_if_comparable() -> None:
         some(OLD, ("a",)).joined_with(some(OLD, ("a",)))
 
 
-def test_normalised() -> None:
+def test_normalised_gives_unit_vectors_in_a_cosine_space_only() -> None:
     np.testing.assert_allclose(np.linalg.norm(some().normalised().vectors, axis=1), 1, rtol=1e-6)
     with pytest.raises(VectorError, match="not a cosine space"):
         some(Space("d", 3, metric="dot")).normalised()

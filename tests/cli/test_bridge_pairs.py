@@ -62,7 +62,9 @@ def test_bridge_fit_from_a_gallery_equals_the_two_files(
     assert np.allclose(bridge.transform(old).vectors, same.vectors, atol=1e-4)
 
 
-def test_bridge_fit_incomplete_sources_exits_2(shop: Path, tmp_path: Path, midspan: Command) -> None:
+def test_bridge_fit_incomplete_sources_exits_2(
+    shop: Path, tmp_path: Path, midspan: Command
+) -> None:
     for words in (["--gallery", shop], ["--encoder", "x"], ["--source", "a.npz"], []):
         code, _, err = midspan("bridge", "fit", *words, "--out", tmp_path / "b")
         assert code == 2

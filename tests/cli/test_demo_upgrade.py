@@ -50,7 +50,9 @@ def images() -> ImageSet:
     )
 
 
-def test_demo_upgrade_runs_and_rolls_back(images: ImageSet, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_demo_upgrade_runs_and_rolls_back(
+    images: ImageSet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     new = Pixels().embed(images, progress=False)
     noise = np.random.default_rng(1).normal(0, 60, size=new.vectors.shape).astype(np.float32)
     old = Embeddings(new.ids, new.vectors + noise, OLD, new.columns)

@@ -46,9 +46,7 @@ def test_gate_exits_with_the_code_of_its_verdict(
     assert (document["verdict"], got) == (verdict, code), document["checks"]
 
 
-def test_gate_missing_file_exits_2_without_a_verdict(
-    midspan: Command, tmp_path: Path
-) -> None:
+def test_gate_missing_file_exits_2_without_a_verdict(midspan: Command, tmp_path: Path) -> None:
     before = rows(tmp_path / "a.npz", 0.5)
     code, out, err = midspan("gate", "--before", before, "--after", tmp_path / "none.npz")
     assert (code, out) == (2, "")
@@ -85,9 +83,7 @@ def test_eval_counts_queries_without_a_relevant_item(midspan: Command, tmp_path:
     assert json.loads(midspan(*words, "--json")[1])["n_answerable"] == 10
 
 
-def test_unknown_option_and_known_error_exit_2(
-    midspan: Command, tmp_path: Path
-) -> None:
+def test_unknown_option_and_known_error_exit_2(midspan: Command, tmp_path: Path) -> None:
     assert midspan("gate", "--befor", "x")[0] == 2
     assert midspan("gallery", "info", tmp_path / "none.midspan")[0] == 2
 

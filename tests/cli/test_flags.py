@@ -106,11 +106,15 @@ def test_cli_messages_name_existing_flags_only() -> None:
         ([], "nothing `out`", "nothing `out` (in Python)"),
     ],
 )
-def test_error_argument_names_become_flags_of_the_verb(words: list[str], message: str, shown: str) -> None:
+def test_error_argument_names_become_flags_of_the_verb(
+    words: list[str], message: str, shown: str
+) -> None:
     assert shown in with_flags(message, words)
 
 
-def test_gallery_search_vectors_of_another_space_names_no_flag(midspan: Command, tmp_path: Path) -> None:
+def test_gallery_search_vectors_of_another_space_names_no_flag(
+    midspan: Command, tmp_path: Path
+) -> None:
     place = tmp_path / "shop.midspan"
     midspan("gallery", "create", place, "--embeddings", vectors(tmp_path / "a.npz", OLD, range(30)))
     other = vectors(tmp_path / "o.npz", OTHER, range(30, 50))

@@ -98,9 +98,7 @@ def test_eval_folders_with_other_classes_match_by_name(
     assert "the query has '007.Parakeet', '008.Rhino', the gallery '002.Laysan', '003.So" in err
 
 
-def test_gallery_payload_has_the_class_name(
-    run: Run, encoder: Path, tmp_path: Path
-) -> None:
+def test_gallery_payload_has_the_class_name(run: Run, encoder: Path, tmp_path: Path) -> None:
     place = tmp_path / "shop.midspan"
     images = photos(tmp_path / "a", A), photos(tmp_path / "b", B)
     assert run("gallery", "create", place, "--images", images[0], "--encoder", encoder)[0] == 0

@@ -126,9 +126,7 @@ def test_exclude_column_of_eval_and_gate_leaves_same_values_out(
     assert (code, "says itself what does not count" in err) == (2, True)
 
 
-def test_bridge_compare_uses_the_given_metric(
-    midspan: Command, tmp_path: Path
-) -> None:
+def test_bridge_compare_uses_the_given_metric(midspan: Command, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     labels = np.repeat(np.arange(10), 8)
     points = np.eye(10)[labels] + 0.3 * rng.normal(size=(80, 10))

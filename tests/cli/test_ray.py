@@ -175,7 +175,9 @@ def test_ray_shipped_images_equal_the_local_ones(
         (["embed", "RUN", "PHOTOS", "--out", "x.npz", "--ray", "auto", "--device", "cpu"], "gpus"),
     ],
 )
-def test_ray_unusable_settings_raise_config_error(run: Path, photos: Path, shop: str, words: list[str], match: str) -> None:
+def test_ray_unusable_settings_raise_config_error(
+    run: Path, photos: Path, shop: str, words: list[str], match: str
+) -> None:
     places = {"SHOP": shop, "RUN": str(run), "PHOTOS": str(photos)}
     if "nowhere" in words:
         with Gallery.open(shop) as gallery:

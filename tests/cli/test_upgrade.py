@@ -57,7 +57,9 @@ def run() -> Run:
     return call
 
 
-def test_upgrade_direct_with_vectors_only_runs_to_forget(run: Run, shop: str, tmp_path: Path) -> None:
+def test_upgrade_direct_with_vectors_only_runs_to_forget(
+    run: Run, shop: str, tmp_path: Path
+) -> None:
     new = vectors(ids(60), NEW).save(tmp_path / "new.npz")
     planned = run("plan", shop, "--to", new)
     assert (planned["items"], planned["to_embed"], planned["sample"]) == (60, 60, 60)
@@ -90,7 +92,9 @@ def test_upgrade_direct_with_vectors_only_runs_to_forget(run: Run, shop: str, tm
 
 
 @pytest.mark.parametrize("mode", ["map-query", "map-gallery"])
-def test_upgrade_bridged_runs_and_rolls_back(run: Run, shop: str, tmp_path: Path, mode: str) -> None:
+def test_upgrade_bridged_runs_and_rolls_back(
+    run: Run, shop: str, tmp_path: Path, mode: str
+) -> None:
     new = vectors(ids(60), WIDE).save(tmp_path / "new.npz")
     ends = (WIDE, OLD) if mode == "map-query" else (OLD, WIDE)
     folder = bridge(tmp_path, *ends)
@@ -351,9 +355,7 @@ def test_finish_invalid_keep_time_exits_2(shop: str, given: str) -> None:
     assert "expected a time such as" in " ".join(result.output.split())
 
 
-def test_start_no_rollback_accepts_new_vectors_only(
-    run: Run, shop: str, tmp_path: Path
-) -> None:
+def test_start_no_rollback_accepts_new_vectors_only(run: Run, shop: str, tmp_path: Path) -> None:
     new = vectors(ids(60), NEW).save(tmp_path / "new.npz")
     status = run("start", shop, "--to", new, "--no-rollback")
     assert status["rollback"] is False
@@ -554,7 +556,9 @@ def test_traffic_bare_number_suggests_a_percentage(shop: str) -> None:
     assert "did you mean 50%?" in result.output
 
 
-def test_reorder_changes_the_order_of_a_running_upgrade(run: Run, shop: str, tmp_path: Path) -> None:
+def test_reorder_changes_the_order_of_a_running_upgrade(
+    run: Run, shop: str, tmp_path: Path
+) -> None:
     new = vectors(ids(60), NEW).save(tmp_path / "new.npz")
     with pytest.raises(GalleryError, match="no upgrade is open"):
         run("reorder", shop, "newest")

@@ -38,7 +38,9 @@ def shop(tmp_path: Path) -> str:
         return gallery.location
 
 
-def test_plan_shows_the_evidence_of_compatibility(midspan: Command, shop: str, tmp_path: Path) -> None:
+def test_plan_shows_the_evidence_of_compatibility(
+    midspan: Command, shop: str, tmp_path: Path
+) -> None:
     bad = judged(tmp_path / "bad.npz", -0.04, -0.02)
     code, out, _ = midspan("upgrade", "plan", shop, "--to", bad, "--json")
     assert code == 0
@@ -64,9 +66,7 @@ def test_start_failed_criterion_requires_a_reason(
     assert entry["details"]["evidence"].startswith("FAIL: cross 47.00 %")
 
 
-def test_start_warns_only_without_evidence(
-    midspan: Command, shop: str, tmp_path: Path
-) -> None:
+def test_start_warns_only_without_evidence(midspan: Command, shop: str, tmp_path: Path) -> None:
     good = judged(tmp_path / "good.npz", 0.02, 0.04)
     code, _, err = midspan("upgrade", "start", shop, "--to", good)
     assert code == 0

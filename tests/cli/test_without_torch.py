@@ -150,7 +150,9 @@ def test_without_torch_table_covers_every_verb() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("verb", VERBS)
-def test_verb_without_torch_works_or_names_the_extra(said: dict[str, tuple[int, str]], verb: str) -> None:
+def test_verb_without_torch_works_or_names_the_extra(
+    said: dict[str, tuple[int, str]], verb: str
+) -> None:
     code, text = said[verb]
     expected = VERBS[verb][1]
     assert "Traceback" not in text, text

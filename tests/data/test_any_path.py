@@ -10,7 +10,9 @@ from midspan.errors import DataError, ImageError
 from tests.data.conftest import WriteImage
 
 
-def test_open_images_folder_csv_or_npz_is_recognised(write_image: WriteImage, tmp_path: Path) -> None:
+def test_open_images_folder_csv_or_npz_is_recognised(
+    write_image: WriteImage, tmp_path: Path
+) -> None:
     write_image("set/cat/1.png")
     (tmp_path / "list.CSV").write_text("path\nset/cat/1.png\n")
     np.savez(tmp_path / "two.npz", images=np.zeros((2, 4, 4), dtype=np.uint8))
@@ -19,7 +21,9 @@ def test_open_images_folder_csv_or_npz_is_recognised(write_image: WriteImage, tm
     assert open_images(tmp_path / "two.npz").ids.tolist() == ["two#0", "two#1"]
 
 
-def test_open_images_strict_broken_image_raises_image_error(write_image: WriteImage, tmp_path: Path) -> None:
+def test_open_images_strict_broken_image_raises_image_error(
+    write_image: WriteImage, tmp_path: Path
+) -> None:
     write_image("set/1.png")
     (tmp_path / "set" / "2.png").write_text("no picture")
     (tmp_path / "list.csv").write_text("path\nset/1.png\nset/2.png\n")

@@ -125,7 +125,9 @@ def test_cached_no_readable_image_gives_an_empty_set(tmp_path: Path, truncated_j
         assert [skipped.path for skipped in empty.skipped] == ["a.jpg"]
 
 
-def test_cached_progress_is_shown_on_stderr(files: ImageSet, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cached_progress_is_shown_on_stderr(
+    files: ImageSet, capsys: pytest.CaptureFixture[str]
+) -> None:
     files.cached(ImageSize(4, 4, 1), progress=True)
     shown = capsys.readouterr()
     assert "decode: 6 images in" in shown.err

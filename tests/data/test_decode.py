@@ -259,7 +259,9 @@ def test_decode_huge_header_raises_before_decoding(monkeypatch: pytest.MonkeyPat
     ],
     ids=["png", "gif", "bmp", "webp"],
 )
-def test_decode_too_many_pixels_in_any_format_raises_before_decoding(header: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decode_too_many_pixels_in_any_format_raises_before_decoding(
+    header: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(ImageFile.ImageFile, "load", never_decode)
     with pytest.raises(ImageError):
         decode_image(header, ImageSize(8, 8, 3))
@@ -275,7 +277,9 @@ def test_open_checked_at_the_pixel_limit_opens_and_above_raises() -> None:
         pass
 
 
-def test_decode_image_over_the_byte_limit_raises_image_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decode_image_over_the_byte_limit_raises_image_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = encoded(Image.fromarray(noise(20, 20)))
     path = tmp_path / "big.png"
     path.write_bytes(file)

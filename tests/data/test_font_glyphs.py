@@ -98,7 +98,9 @@ def test_characters_are_distinct_and_printable() -> None:
     assert all(unicodedata.category(character)[0] in "LNPS" for character in CHARACTERS)
 
 
-def test_glyphs_without_the_fonts_raises_data_error_with_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_glyphs_without_the_fonts_raises_data_error_with_the_command(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(DataError, match=r'run: pip install --no-deps "trdg==1\.8\.0"'):
         glyphs(cache=tmp_path)
@@ -116,7 +118,9 @@ def quick(monkeypatch: pytest.MonkeyPatch, fonts: list[Path]) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-def test_glyphs_second_call_reads_the_cached_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_glyphs_second_call_reads_the_cached_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = glyphs(cache=tmp_path)
     assert [path.suffix for path in tmp_path.iterdir()] == [".npz"]
     monkeypatch.setattr(font_glyphs, "font_files", lambda: pytest.fail("rendered again"))

@@ -52,7 +52,9 @@ def test_folder_train_and_test_become_the_split(
     assert images.test.ids.tolist() == [f"{second}/emu/1.png"]
 
 
-def test_folder_train_alongside_other_classes_is_a_class(write_image: WriteImage, tmp_path: Path) -> None:
+def test_folder_train_alongside_other_classes_is_a_class(
+    write_image: WriteImage, tmp_path: Path
+) -> None:
     for name in ("train/1.png", "plane/1.png"):
         write_image(name)
     images = folder(tmp_path)

@@ -43,7 +43,9 @@ def test_heic_is_decoded() -> None:
     assert seen[10, 35, 0] < 60
 
 
-def test_decode_heic_without_its_library_names_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decode_heic_without_its_library_names_the_install_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def missing(name: str) -> None:
         raise ModuleNotFoundError(name=name)
 

@@ -35,7 +35,9 @@ def test_digits_images_and_labels_are_aligned() -> None:
     assert (distances.argmin(axis=1).astype(str) == images.labels[half:]).mean() > 0.8
 
 
-def test_digits_without_scikit_learn_raises_missing_dependency(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_digits_without_scikit_learn_raises_missing_dependency(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     with pytest.raises(MissingDependency, match=r"'digits' needs scikit-learn, .* pip install"):
         digits()

@@ -55,7 +55,9 @@ def test_source_signature_depends_on_the_rows(source: ImageSource) -> None:
     assert source.take(np.array([1, 2])).signature() != source.take(np.array([2, 1])).signature()
 
 
-def test_file_source_signature_depends_on_size_and_time(write_image: WriteImage, tmp_path: Path) -> None:
+def test_file_source_signature_depends_on_size_and_time(
+    write_image: WriteImage, tmp_path: Path
+) -> None:
     path = write_image("a.png")
     files = FileSource(root=tmp_path, names=np.array(["a.png"]))
     before = files.signature()

@@ -177,7 +177,9 @@ def test_webdataset_links_and_folders_are_not_read(tmp_path: Path) -> None:
     ]
 
 
-def test_webdataset_truncated_image_is_noticed_when_decoded(tmp_path: Path, truncated_jpeg: bytes) -> None:
+def test_webdataset_truncated_image_is_noticed_when_decoded(
+    tmp_path: Path, truncated_jpeg: bytes
+) -> None:
     path = write_shard(tmp_path / "a.tar", {"1.png": picture(1), "2.jpg": truncated_jpeg})
     images = webdataset(path)
     assert len(images) == 2

@@ -37,7 +37,9 @@ def test_keep_freed_memory_large_blocks_are_not_faulted_in_again() -> None:
     assert _faults("keep") < pages
 
 
-def test_keep_freed_memory_with_a_user_setting_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keep_freed_memory_with_a_user_setting_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from midspan.encoders.allocator import keep_freed_memory
 
     monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "1")

@@ -55,7 +55,9 @@ def test_fingerprint_other_weights_preprocessing_or_normalisation_changes(encode
 
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("way", ["in place", "data", "fused optimiser", "load_state_dict"])
-def test_fingerprint_after_any_change_of_weights_changes(encoder: Encoder, way: str, training: bool) -> None:
+def test_fingerprint_after_any_change_of_weights_changes(
+    encoder: Encoder, way: str, training: bool
+) -> None:
     encoder.train(training)
     before = encoder.fingerprint()
     assert encoder.fingerprint() == before
@@ -82,7 +84,9 @@ def test_fingerprint_other_memory_layout_or_mode_is_unchanged(encoder: Encoder) 
     assert encoder.eval().fingerprint() == before
 
 
-def test_fingerprint_in_eval_mode_is_computed_once(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fingerprint_in_eval_mode_is_computed_once(
+    encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     encoder.eval()
     before = encoder.fingerprint()
     monkeypatch.setattr("midspan.encoders.encoder.fingerprint", lambda *parts: "computed again")
@@ -131,7 +135,9 @@ def one_by_one(
 
 @pytest.mark.parametrize("backbone", ["small-cnn", "small-resnet"])
 @pytest.mark.parametrize("batch_size", [1, 7, 256])
-def test_embed_batches_give_the_vectors_of_single_images(backbone: str, batch_size: int, images: Pixels) -> None:
+def test_embed_batches_give_the_vectors_of_single_images(
+    backbone: str, batch_size: int, images: Pixels
+) -> None:
     encoder = build_encoder(backbone=backbone, dim=16, seed=0)
     result = encoder.embed(images, batch_size=batch_size, progress=False)
     np.testing.assert_allclose(result.vectors, one_by_one(encoder, images), atol=1e-5)
@@ -171,7 +177,9 @@ def test_embed_twice_gives_the_same_vectors(encoder: Encoder, images: Pixels) ->
     assert (first.vectors == again.vectors).all()
 
 
-def test_embed_image_set_keeps_ids_labels_and_columns(encoder: Encoder, image_set: ImageSet) -> None:
+def test_embed_image_set_keeps_ids_labels_and_columns(
+    encoder: Encoder, image_set: ImageSet
+) -> None:
     result = encoder.embed(image_set, batch_size=8, progress=False)
     assert result.ids.tolist() == image_set.ids.tolist()
     assert result.labels is not None
@@ -246,7 +254,9 @@ def test_forward_other_shapes_raise_encoder_error(encoder: Encoder, shape: tuple
         encoder(torch.zeros(shape))
 
 
-def test_forward_other_memory_layout_gives_the_same_vectors(encoder: Encoder, images: Pixels) -> None:
+def test_forward_other_memory_layout_gives_the_same_vectors(
+    encoder: Encoder, images: Pixels
+) -> None:
     x = encoder.eval().preprocessing.tensor(images)
     with torch.no_grad():
         torch.testing.assert_close(encoder(x), encoder(x.contiguous()), atol=1e-6, rtol=0)
@@ -277,7 +287,9 @@ def test_embed_nan_weights_raise_with_the_first_item(encoder: Encoder, image_set
         encoder.embed(image_set, batch_size=8, progress=False)
 
 
-def test_embed_one_infinite_vector_raises_with_its_item(encoder: Encoder, image_set: ImageSet) -> None:
+def test_embed_one_infinite_vector_raises_with_its_item(
+    encoder: Encoder, image_set: ImageSet
+) -> None:
     class Explodes(nn.Module):
         """Infinite for bright images only."""
 

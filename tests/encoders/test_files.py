@@ -182,7 +182,9 @@ def test_load_edited_name_keeps_the_fingerprint(saved: Path, encoder: Encoder) -
         ),
     ],
 )
-def test_load_mismatched_tensors_raises_format_error(saved: Path, change: Any, message: str) -> None:
+def test_load_mismatched_tensors_raises_format_error(
+    saved: Path, change: Any, message: str
+) -> None:
     edit_weights(saved, change)
     with pytest.raises(FormatError, match=message):
         read_encoder(saved)

@@ -170,7 +170,9 @@ def test_runtime_trial_faster_runtime_with_other_vectors_is_rejected(
     assert read_bulk_runtime("f", here=HERE) == "onnx"
 
 
-def test_runtime_trial_differences_from_torch_add_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runtime_trial_differences_from_torch_add_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("MIDSPAN_CACHE", str(tmp_path))
     known, rival = fake("onnx", seconds=0), fake("openvino", seconds=0)
     trial = RuntimeTrial("f", known, rival, apart=2e-5, here=HERE)

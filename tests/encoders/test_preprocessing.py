@@ -26,7 +26,9 @@ def slow_reference(images: Pixels, p: Preprocessing) -> np.ndarray[Any, Any]:
 
 
 @given(seed=st.integers(0, 1000), batch=st.integers(0, 4), channels=st.sampled_from([1, 3]))
-def test_preprocessing_torch_and_numpy_equal_the_equation(seed: int, batch: int, channels: int) -> None:
+def test_preprocessing_torch_and_numpy_equal_the_equation(
+    seed: int, batch: int, channels: int
+) -> None:
     p = RGB
     if channels == 1:
         p = replace(RGB, channels=1, mean=(0.1,), std=(0.7,))
@@ -82,7 +84,9 @@ def test_preprocessing_json_round_trip_is_equal() -> None:
         ({"width": "wide"}, "expected int"),
     ],
 )
-def test_preprocessing_broken_setting_is_named_in_the_error(change: dict[str, Any], message: str) -> None:
+def test_preprocessing_broken_setting_is_named_in_the_error(
+    change: dict[str, Any], message: str
+) -> None:
     with pytest.raises(FormatError, match=message) as caught:
         Preprocessing.from_dict({**RGB.to_dict(), **change}, source="a/config.json")
     assert str(caught.value).startswith("a/config.json: ")

@@ -184,7 +184,9 @@ def test_auto_long_job_exports_midway_and_vectors_agree(
     np.testing.assert_allclose(result.vectors, expected.vectors, atol=1e-5, rtol=0)
 
 
-def test_auto_uses_onnx_only_after_enough_images(folder: Path, cached: Path, images: Pixels) -> None:
+def test_auto_uses_onnx_only_after_enough_images(
+    folder: Path, cached: Path, images: Pixels
+) -> None:
     encoder = load_embedder(folder)
     assert isinstance(encoder, AutoEncoder)
     for row in range(auto.EVIDENCE):

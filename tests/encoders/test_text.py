@@ -151,7 +151,9 @@ def test_embed_text_invalid_texts_raise(clip: Path) -> None:
         encoder.embed_text(["a bird " * 10])
 
 
-def test_embed_text_without_a_shared_space_raises_with_the_reason(clip: Path, tmp_path: Path) -> None:
+def test_embed_text_without_a_shared_space_raises_with_the_reason(
+    clip: Path, tmp_path: Path
+) -> None:
     target = f"hf:{clip}?output=projected"
     plain = load_encoder(f"hf:{clip}", device="cpu")
     small = build_encoder(backbone="small-cnn", dim=8, name="small")
@@ -270,7 +272,9 @@ def service(place: Path, encoder: str) -> TestClient:
     return TestClient(create_app(core, tokens=Tokens({})), base_url=LOCAL)
 
 
-def test_service_search_text_finds_the_nearest_image(clip: Path, pictures: Path, tmp_path: Path) -> None:
+def test_service_search_text_finds_the_nearest_image(
+    clip: Path, pictures: Path, tmp_path: Path
+) -> None:
     place = tmp_path / "shop.midspan"
     target, nearest = filled(clip, pictures, place)
     with service(place, target) as http:

@@ -61,9 +61,7 @@ def test_copy_equals_its_source(locate: Locate) -> None:
 class Stopped(Exception): ...
 
 
-def test_copy_interrupted_continues(
-    locate: Locate, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_copy_interrupted_continues(locate: Locate, monkeypatch: pytest.MonkeyPatch) -> None:
     with Gallery.create(locate(), OLD) as source, Gallery.create("memory:", OLD) as target:
         fill(source, 210)
         write, writes = target.put_drafts, 0

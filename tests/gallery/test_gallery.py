@@ -112,7 +112,9 @@ def test_add_mismatched_columns_raises(gallery: Gallery) -> None:
     assert len(gallery) == 0
 
 
-def test_add_more_than_one_batch_adds_all(gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_add_more_than_one_batch_adds_all(
+    gallery: Gallery, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("midspan.gallery.gallery.BATCH", 200)
     rng = np.random.default_rng(0)
     ids = np.array([f"i{number:05}" for number in range(450)])

@@ -34,7 +34,9 @@ def test_beacon_gives_the_p99_of_recent_searches(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_beacon_stale_or_broken_file_gives_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_beacon_stale_or_broken_file_gives_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     writer = LatencyBeacon(tmp_path / "g")
     for _ in range(50):
         writer.note(0.01)

@@ -112,7 +112,9 @@ def test_info_shows_a_failed_build_until_one_succeeds(location: str) -> None:
         assert (index["state"], index["failure"], index["rows"]) == ("none", None, 1)
 
 
-def test_maintenance_pauses_between_attempts_grow(location: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_maintenance_pauses_between_attempts_grow(
+    location: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "FIRST_PAUSE", 30.0)
     with Gallery.create(location, OLD) as gallery:
         session = gallery._session

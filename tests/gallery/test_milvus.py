@@ -320,9 +320,7 @@ def mortal() -> Iterator[Milvus]:
 @pytest.mark.server
 @pytest.mark.slow
 @pytest.mark.milvus
-def test_milvus_killed_server_loses_no_acknowledged_write(
-    mortal: Milvus, tmp_path: Path
-) -> None:
+def test_milvus_killed_server_loses_no_acknowledged_write(mortal: Milvus, tmp_path: Path) -> None:
     """However slow the machine is, the server dies in the midst of writes: after so many of them,
     and not after so many seconds."""
     gallery = Gallery.create(f"{mortal.location('shop')}?catalogue={tmp_path / 'shop.db'}", OLD)

@@ -171,7 +171,9 @@ def test_pgvector_rare_filter_in_a_large_space_finds_all(
         assert all(len(hits) == 10 for hits in rolled_back)
 
 
-def test_pgvector_payload_index_serves_filters(gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pgvector_payload_index_serves_filters(
+    gallery: Gallery, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fill(gallery, 5000, rare=500)
     for field in ("brand", "n"):
         gallery.index_payload(field)
@@ -222,9 +224,7 @@ def test_pgvector_partitioned_or_half_precision_index_finds_the_neighbours(
         ("colour=red", "unknown setting 'colour'"),
     ],
 )
-def test_pgvector_invalid_settings_raise(
-    postgres: Postgres, bad: str, message: str
-) -> None:
+def test_pgvector_invalid_settings_raise(postgres: Postgres, bad: str, message: str) -> None:
     with pytest.raises(GalleryError, match=message):
         new_gallery(postgres, f"&{bad}")
 
@@ -402,9 +402,7 @@ def test_pgvector_drop_cancels_a_running_build(gallery: Gallery, postgres: Postg
     assert ask(gallery, "SELECT to_regclass(%s)", f"{table_of(gallery)}_vectors_1") == [(None,)]
 
 
-def test_pgvector_search_during_a_drop_is_repeated(
-    gallery: Gallery, postgres: Postgres
-) -> None:
+def test_pgvector_search_during_a_drop_is_repeated(gallery: Gallery, postgres: Postgres) -> None:
     """Each waits for what the other holds, and PostgreSQL ends the search."""
     add(gallery, ["a", "b"])
     start(gallery)

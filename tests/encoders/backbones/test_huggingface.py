@@ -183,7 +183,9 @@ def test_hf_without_normalisation_keeps_zero_to_one(tmp_path: Path) -> None:
     ("text", "message"),
     [("{", "is broken"), ("[]", "is broken"), ('{"rescale_factor": 0.5}', "scales pixels by 0.5")],
 )
-def test_hf_broken_preprocessor_file_raises_encoder_error(text: str, message: str, vit_folder: str) -> None:
+def test_hf_broken_preprocessor_file_raises_encoder_error(
+    text: str, message: str, vit_folder: str
+) -> None:
     (Path(vit_folder) / "preprocessor_config.json").write_text(text)
     with pytest.raises(EncoderError, match=message):
         load_encoder(f"hf:{vit_folder}")

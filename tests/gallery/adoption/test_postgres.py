@@ -116,7 +116,9 @@ def test_adopted_table_other_vector_types_are_searched(
         ("uuid", ["0188b5a0-0000-7000-8000-000000000001"]),
     ],
 )
-def test_adopted_table_ids_of_any_text_are_kept(postgres: Postgres, kind: str, keys: list[str]) -> None:
+def test_adopted_table_ids_of_any_text_are_kept(
+    postgres: Postgres, kind: str, keys: list[str]
+) -> None:
     shop = Shop(postgres, id=kind)
     shop.insert(*keys)
     with shop.adopt() as gallery:

@@ -108,7 +108,9 @@ def test_rotate_keeps_inner_products(dim: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["int8", "binary"])
-def test_mapped_lists_copied_taken_and_extended_search_as_in_memory(name: Quantise, tmp_path: Path) -> None:
+def test_mapped_lists_copied_taken_and_extended_search_as_in_memory(
+    name: Quantise, tmp_path: Path
+) -> None:
     vectors, centres, queries = made(27)
     codes = CODES[name](27)
     made_index = index_of(vectors, centres, "cosine", codes)

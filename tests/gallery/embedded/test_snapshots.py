@@ -90,9 +90,7 @@ def test_index_status_after_a_build_has_rows_and_recall(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["int8", "binary"])
-def test_index_rebuilt_with_smaller_codes_keeps_the_scores(
-    tmp_path: Path, kind: str
-) -> None:
+def test_index_rebuilt_with_smaller_codes_keeps_the_scores(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "shop.midspan"
     filled(path)
     with Gallery.open(path) as gallery:
@@ -111,9 +109,7 @@ def test_index_rebuilt_with_smaller_codes_keeps_the_scores(
 
 @pytest.mark.parametrize("name", [snapshot.VECTORS, snapshot.ROWS, snapshot.LISTS, snapshot.META])
 @pytest.mark.parametrize("damage", ["missing", "cut", "changed"])
-def test_snapshot_damaged_is_built_again(
-    tmp_path: Path, name: str, damage: str
-) -> None:
+def test_snapshot_damaged_is_built_again(tmp_path: Path, name: str, damage: str) -> None:
     path, model = tmp_path / "shop.midspan", Model()
     filled(path, model)
     (place,) = snapshots(path)
@@ -196,7 +192,9 @@ def test_index_failed_build_is_reported_and_succeeds_later(
         assert engine.index_status(1).state == "ready"
 
 
-def test_index_build_stops_when_the_engine_closes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_index_build_stops_when_the_engine_closes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path, begun, go_on = tmp_path / "shop.midspan", threading.Event(), threading.Event()
     learn, errors = build._learn, list[BaseException]()
 

@@ -142,7 +142,9 @@ def test_bench_folder_of_other_settings_raises_run_error(result: BenchResult, fo
         bench(settings(epochs=3), out=folder, progress=False)
 
 
-def test_read_results_equals_what_was_written(result: BenchResult, folder: Path, tmp_path: Path) -> None:
+def test_read_results_equals_what_was_written(
+    result: BenchResult, folder: Path, tmp_path: Path
+) -> None:
     assert read_results(folder)["rows"] == result.rows
     with pytest.raises(RunError, match="no results of a benchmark there"):
         read_results(tmp_path)
@@ -164,7 +166,9 @@ def test_bench_command_prints_rows_and_writes_tables_and_page(
     assert "extended-class" in (folder / "index.html").read_text()
 
 
-def test_bench_page_joins_several_folders(result: BenchResult, folder: Path, tmp_path: Path) -> None:
+def test_bench_page_joins_several_folders(
+    result: BenchResult, folder: Path, tmp_path: Path
+) -> None:
     page = tmp_path / "page.html"
     ran = CliRunner().invoke(
         app, ["bench", "--report", str(folder), "--report", str(folder), "--out", str(page)]
