@@ -9,7 +9,7 @@ from midspan.client import Client
 from midspan.service.app import create_app
 from midspan.service.auth import Tokens
 from tests.client.servers import Stub, Watched, running
-from tests.service.shop import Shop, make_gallery, make_shop, open_core
+from tests.service.shop import Shop, make_gallery, make_shop, open_service
 
 READ, ADMIN = "r" * 24, "a" * 24
 
@@ -24,7 +24,7 @@ def service(shop: Shop, tmp_path: Path) -> Iterator[tuple[Watched, str]]:
     """(what it saw, its url); it wants tokens."""
     place = make_gallery(shop, tmp_path / "shop.midspan")
     tokens = Tokens({"read": {"reader": READ}, "admin": {"alice": ADMIN}})
-    watched = Watched(create_app(open_core(shop, place), tokens=tokens))
+    watched = Watched(create_app(open_service(shop, place), tokens=tokens))
     with running(watched) as url:
         yield watched, url
 

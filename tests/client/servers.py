@@ -117,7 +117,7 @@ def refusal(status: int, kind: str, message: str, **headers: str) -> Reply:
 
 
 @dataclass(frozen=True)
-class Asked:
+class SearchParams:
     method: str
     path: str
     headers: Mapping[str, str]
@@ -128,7 +128,7 @@ class Stub:
     """Answers as told, one reply for each request; the last one again and again."""
 
     def __init__(self) -> None:
-        self.asked: list[Asked] = []
+        self.asked: list[SearchParams] = []
         self.over = threading.Event()
         self.replies: deque[Reply] = deque([Reply()])
         stub = self
@@ -139,7 +139,7 @@ class Stub:
             def answer(self) -> None:
                 length = int(self.headers.get("content-length", 0))
                 headers = {name.lower(): value for name, value in self.headers.items()}
-                asked = Asked(self.command, self.path, headers, self.rfile.read(length))
+                asked = SearchParams(self.command, self.path, headers, self.rfile.read(length))
                 stub.asked.append(asked)
                 reply = stub.replies[0] if len(stub.replies) == 1 else stub.replies.popleft()
                 stub.over.wait(reply.seconds)

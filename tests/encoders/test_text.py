@@ -23,8 +23,8 @@ from midspan.errors import ConfigError, EncoderError, ItemError
 from midspan.gallery import Gallery
 from midspan.service.app import create_app
 from midspan.service.auth import Tokens
-from midspan.service.core import Core
 from midspan.service.resources import Resources
+from midspan.service.search_service import SearchService
 from midspan.service.settings import GallerySettings
 from tests.service.shop import LOCAL, QUICK
 
@@ -268,8 +268,8 @@ def test_gallery_search_text_finds_the_nearest_image(
 
 def service(place: Path, encoder: str) -> TestClient:
     settings = GallerySettings(gallery=str(place), encoder=encoder, runtime="torch")
-    core = Core.open(settings, resources=Resources(QUICK))
-    return TestClient(create_app(core, tokens=Tokens({})), base_url=LOCAL)
+    service = SearchService.open(settings, resources=Resources(QUICK))
+    return TestClient(create_app(service, tokens=Tokens({})), base_url=LOCAL)
 
 
 def test_service_search_text_finds_the_nearest_image(

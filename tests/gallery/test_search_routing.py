@@ -22,9 +22,9 @@ from midspan.gallery.records import Mode, Record
 from midspan.gallery.routing import PairedSample, store_bridge, store_sample
 from midspan.service.app import create_app
 from midspan.service.auth import Tokens
-from midspan.service.core import Core
 from midspan.service.encoding import Encoders
 from midspan.service.resources import Resources
+from midspan.service.search_service import SearchService
 from midspan.service.settings import GallerySettings, Limits
 from midspan.spaces import Embeddings, Space
 from midspan.upgrade import Upgrade
@@ -228,7 +228,7 @@ def test_library_command_and_service_give_one_answer(
             gallery.add_missing_vectors(
                 Embeddings(np.array(IDS), mapped, MAPPED), revisions=[1] * len(IDS)
             )
-        service = Core(
+        service = SearchService(
             GallerySettings(gallery=str(place)),
             gallery=Gallery.open(place),
             encoders=Encoders.load([]),

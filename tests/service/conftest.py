@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 from midspan.service import upgrade_worker
 from midspan.service.app import create_app
 from midspan.service.auth import Tokens
-from tests.service.shop import LOCAL, Shop, make_gallery, make_shop, open_core
+from tests.service.shop import LOCAL, Shop, make_gallery, make_shop, open_service
 
 Serve = Callable[..., TestClient]
 
@@ -34,7 +34,7 @@ def looking_often() -> Iterator[None]:
 def shared(shop: Shop, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     """For tests that only read."""
     place = make_gallery(shop, tmp_path_factory.mktemp("gallery") / "shop.midspan")
-    app = create_app(open_core(shop, place), tokens=Tokens({}))
+    app = create_app(open_service(shop, place), tokens=Tokens({}))
     with TestClient(app, base_url=LOCAL) as client:
         yield client
 
@@ -48,7 +48,7 @@ def serve(shop: Shop, tmp_path: Path) -> Iterator[Serve]:
     def start(*, tokens: Tokens | None = None, **changes: Any) -> TestClient:
         if not place.exists():
             make_gallery(shop, place)
-        app = create_app(open_core(shop, str(place), **changes), tokens=tokens or Tokens({}))
+        app = create_app(open_service(shop, str(place), **changes), tokens=tokens or Tokens({}))
         client = TestClient(app, base_url=LOCAL)
         client.__enter__()
         opened.append(client)

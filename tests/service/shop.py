@@ -16,9 +16,9 @@ from midspan.data.decode import Pixels
 from midspan.encoders import Encoder, build_encoder
 from midspan.gallery import Gallery
 from midspan.service.app import close_all
-from midspan.service.core import Core
 from midspan.service.encoding import Encoders
 from midspan.service.resources import Resources
+from midspan.service.search_service import SearchService
 from midspan.service.settings import GallerySettings, Limits
 from midspan.spaces import Embeddings
 
@@ -128,19 +128,19 @@ def settings_for(shop: Shop, place: str, **changes: Any) -> GallerySettings:
     return GallerySettings(**{**values, **changes})
 
 
-def open_core(
+def open_service(
     shop: Shop,
     place: str,
     *,
     limits: Limits = QUICK,
     resources: Resources | None = None,
     **changes: Any,
-) -> Core:
-    """As Core.open, with encoders that are loaded once. resources: of the default gallery."""
+) -> SearchService:
+    """SearchService.open with encoders loaded once. resources: of the default gallery."""
     settings = settings_for(shop, place, **changes)
     names = [one for one in (settings.encoder, settings.new_encoder) if one is not None]
     gallery = Gallery.open(place, who="service@test")
-    return Core(
+    return SearchService(
         settings,
         gallery=gallery,
         encoders=_encoders(*names),
@@ -149,6 +149,6 @@ def open_core(
     )
 
 
-def close(core: Core) -> None:
+def close(service: SearchService) -> None:
     """One that no application closes."""
-    close_all([core])
+    close_all([service])

@@ -12,7 +12,7 @@ from midspan.service.auth import Tokens, check_exposure, load_tokens
 from midspan.service.routes import TABLE, Route
 from midspan.service.settings import ServerSettings, is_loopback
 from tests.service.conftest import Serve
-from tests.service.shop import LOCAL, Shop, close, open_core
+from tests.service.shop import LOCAL, Shop, close, open_service
 
 READ, ADMIN = "r" * 20, "a" * 20
 TOKENS = {"read": {"reader": READ}, "admin": {"alice": ADMIN}}
@@ -27,7 +27,7 @@ def guarded(shop: Shop, tmp_path_factory: pytest.TempPathFactory) -> TestClient:
     from tests.service.shop import make_gallery
 
     place = make_gallery(shop, tmp_path_factory.mktemp("guarded") / "shop.midspan", count=5)
-    app = create_app(open_core(shop, place), tokens=Tokens(TOKENS))
+    app = create_app(open_service(shop, place), tokens=Tokens(TOKENS))
     return TestClient(app, base_url=LOCAL)  # without its lifespan: nothing runs, nothing changes
 
 
@@ -112,12 +112,12 @@ def test_beyond_loopback_tokens_are_needed() -> None:
 def test_app_without_tokens_beyond_loopback_is_refused(shop: Shop, tmp_path: Path) -> None:
     from tests.service.shop import make_gallery
 
-    core = open_core(shop, make_gallery(shop, tmp_path / "g.midspan", count=2))
+    service = open_service(shop, make_gallery(shop, tmp_path / "g.midspan", count=2))
     try:
         with pytest.raises(ConfigError, match="can be reached from other machines"):
-            create_app(core, tokens=Tokens({}), server=ServerSettings(host="0.0.0.0"))
+            create_app(service, tokens=Tokens({}), server=ServerSettings(host="0.0.0.0"))
     finally:
-        close(core)
+        close(service)
 
 
 def test_tokens_from_file_and_environment(tmp_path: Path) -> None:

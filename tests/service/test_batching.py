@@ -7,9 +7,11 @@ from collections.abc import Sequence
 
 import pytest
 
+from midspan.gallery import parse_filter
 from midspan.service.batching import Batcher
 from midspan.service.bounded_executor import BoundedExecutor
 from midspan.service.errors import Overloaded
+from midspan.service.search_service import SearchParams
 
 
 class Work:
@@ -130,3 +132,13 @@ def test_bounded_executor_refuses_beyond_its_queue_and_counts_running_work() -> 
 
     asyncio.run(ask())
     executor.close()
+
+
+def test_search_params_of_one_and_true_are_not_answered_together() -> None:
+    def params(value: object) -> SearchParams:
+        return SearchParams(k=1, filter=parse_filter({"sold": value}))
+
+    assert params(1) == params(1)
+    assert hash(params(1)) == hash(params(1))
+    assert params(1) != params(True)
+    assert params(1) != SearchParams(k=1)

@@ -16,7 +16,7 @@ from midspan.service.app import create_app
 from midspan.service.auth import Tokens
 from midspan.service.settings import GallerySettings, Settings, read_settings
 from tests.client.servers import Watched, running
-from tests.service.shop import LOCAL, Shop, encoded, make_gallery, name, open_core
+from tests.service.shop import LOCAL, Shop, encoded, make_gallery, name, open_service
 
 READ, ADMIN = "r" * 24, "a" * 24
 
@@ -24,15 +24,17 @@ READ, ADMIN = "r" * 24, "a" * 24
 @pytest.fixture
 def app(shop: Shop, tmp_path: Path) -> Any:
     """`shop` (60 items, old encoder, can be upgraded) and `archive` (12, new encoder alone)."""
-    core = open_core(shop, make_gallery(shop, tmp_path / "shop.midspan"), name="shop")
-    other = open_core(
+    service = open_service(shop, make_gallery(shop, tmp_path / "shop.midspan"), name="shop")
+    other = open_service(
         shop,
         make_gallery(shop, tmp_path / "archive.midspan", count=12),
         name="archive",
         new_encoder=None,
-        resources=core.resources,
+        resources=service.resources,
     )
-    return create_app(core, other, tokens=Tokens({"read": {"r": READ}, "admin": {"alice": ADMIN}}))
+    return create_app(
+        service, other, tokens=Tokens({"read": {"r": READ}, "admin": {"alice": ADMIN}})
+    )
 
 
 @pytest.fixture

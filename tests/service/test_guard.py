@@ -15,7 +15,7 @@ from midspan.service import logs
 from midspan.service.settings import Limits
 from tests.service.conftest import Serve
 from tests.service.shop import QUICK, encoded, name
-from tests.service.test_routes_search import core_of, vector_of
+from tests.service.test_routes_search import service_of, vector_of
 
 
 def test_every_answer_has_the_security_headers(shared: TestClient) -> None:
@@ -108,14 +108,14 @@ def test_faults_show_no_internals(
 
 
 def test_error_messages_do_not_contain_server_paths(shared: TestClient) -> None:
-    core = core_of(shared)
+    service = service_of(shared)
     answer = shared.get("/v1/items/nobody")
     assert answer.json()["error"] == {
         "type": "UnknownId",
         "message": "'nobody' is not in the gallery",
         "request_id": answer.headers["x-request-id"],
     }
-    assert core.gallery.location not in shared.post("/v1/upgrade/pause").text
+    assert service.gallery.location not in shared.post("/v1/upgrade/pause").text
 
 
 def test_logs_are_json_without_vectors_payloads_or_tokens(
@@ -168,8 +168,8 @@ def test_logs_go_through_a_thread_and_the_last_line_is_written(
 
 def test_overload_is_503_with_retry_after(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     client = serve(limits=Limits(waiting=0, search_threads=1, decode_workers=1))
-    core = core_of(client)
-    core.reading.depth = 1  # its one thread is busy
+    service = service_of(client)
+    service.reading.depth = 1  # its one thread is busy
     for answer in (
         client.get("/v1/gallery"),
         client.post("/v1/search/item", json={"id": name(1)}),
@@ -180,7 +180,7 @@ def test_overload_is_503_with_retry_after(serve: Serve, monkeypatch: pytest.Monk
     searched = client.post("/v1/search/vector", json={"vector": vector_of(client, 1)})
     assert searched.status_code == 503
     assert client.get("/healthz").status_code == 200
-    core.reading.depth = 0
+    service.reading.depth = 0
     assert client.get("/v1/gallery").status_code == 200
 
 
@@ -232,7 +232,7 @@ def test_event_stream_sends_changes_and_ends_when_the_hub_closes(serve: Serve) -
         async for message in stream:
             seen.append(message)
             if len(seen) == 3:  # the greeting: retry, gallery, upgrade
-                await asyncio.to_thread(context.core.gallery.delete, [name(1)])
+                await asyncio.to_thread(context.service.gallery.delete, [name(1)])
             if b'"items":59' in message:
                 context.hub.close()
         return seen

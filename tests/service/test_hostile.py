@@ -13,7 +13,7 @@ from midspan.service.auth import Tokens
 from midspan.service.image_roots import ImageRoots
 from midspan.service.settings import Limits
 from tests.service import corpus
-from tests.service.shop import LOCAL, Shop, make_gallery, open_core
+from tests.service.shop import LOCAL, Shop, make_gallery, open_service
 
 LIMITS = Limits(decode_workers=1, decode_seconds=10.0, json_bytes=2**20, image_bytes=2**20)
 JSON_ROUTES = (
@@ -33,7 +33,7 @@ JSON_ROUTES = (
 def hostile(shop: Shop, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     folder = tmp_path_factory.mktemp("hostile")
     place = make_gallery(shop, folder / "shop.midspan", count=12)
-    app = create_app(open_core(shop, place, limits=LIMITS, new_encoder=None), tokens=Tokens({}))
+    app = create_app(open_service(shop, place, limits=LIMITS, new_encoder=None), tokens=Tokens({}))
     before = files(shop.folder)
     with TestClient(app, base_url=LOCAL) as client:
         yield client

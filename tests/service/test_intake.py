@@ -16,7 +16,7 @@ from midspan.service.server import _Server, config_of
 from midspan.service.settings import Limits, ServerSettings
 from tests.client.servers import running_config
 from tests.service.conftest import Serve
-from tests.service.shop import QUICK, Shop, encoded, make_gallery, open_core
+from tests.service.shop import QUICK, Shop, encoded, make_gallery, open_service
 
 MIB = 2**20
 
@@ -116,7 +116,7 @@ def test_slow_headers_and_bodies_have_a_deadline(shop: Shop, tmp_path: Path) -> 
     limits = replace(QUICK, header_seconds=0.3, body_seconds=0.5)
     place = make_gallery(shop, tmp_path / "g.midspan", count=12)
     server = ServerSettings(limits=limits, port=0)
-    app = create_app(open_core(shop, place, limits=limits), tokens=Tokens({}))
+    app = create_app(open_service(shop, place, limits=limits), tokens=Tokens({}))
     with running_config(_Server(config_of(app, server), app.state.galleries.values())) as port:
         address = ("127.0.0.1", port)
         started = time.monotonic()

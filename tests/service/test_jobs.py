@@ -12,7 +12,7 @@ from midspan.gallery import AuditEvent, Item
 from midspan.service import jobs
 from midspan.upgrade import Embed, Embedded
 from tests.service.conftest import Serve
-from tests.service.test_routes_search import core_of
+from tests.service.test_routes_search import service_of
 
 ASYNC = {"Prefer": "respond-async"}
 PATIENCE = 60.0
@@ -67,7 +67,7 @@ def test_jobs_outlive_a_restart_and_an_interrupted_one_says_so(serve: Serve) -> 
     failed = begin(first, "start", {"mode": "map-gallery"})
     before = ended(first, failed)
     details = {"job": "lost", "kind": "upgrade plan", "state": "running", "created": 1.0}
-    core_of(first).gallery.record(AuditEvent("bob", jobs.WHAT, {**details, "error": None}))
+    service_of(first).gallery.record(AuditEvent("bob", jobs.WHAT, {**details, "error": None}))
     time.sleep(0.01)
     second = serve()
     after = second.get(f"/v1/jobs/{failed}").json()
@@ -87,14 +87,14 @@ def test_a_job_is_found_however_much_was_written_after_it(
     failed = begin(first, "start", {"mode": "map-gallery"})
     ended(first, failed)
     for number in range(6):
-        core_of(first).gallery.record(AuditEvent("bob", "put", {"items": number}))
+        service_of(first).gallery.record(AuditEvent("bob", "put", {"items": number}))
     assert serve().get(f"/v1/jobs/{failed}").json()["state"] == "failed"
 
 
 def held_encoder(client: TestClient, monkeypatch: Any) -> tuple[threading.Event, threading.Event]:
     """(set when the encoder is asked for more than a few, held until this is set)."""
-    core = core_of(client)
-    plain, asked, go = core.embed_into, threading.Event(), threading.Event()
+    service = service_of(client)
+    plain, asked, go = service.embed_into, threading.Event(), threading.Event()
 
     def held(fingerprint: str | None) -> Embed | None:
         embed = plain(fingerprint)
@@ -109,7 +109,7 @@ def held_encoder(client: TestClient, monkeypatch: Any) -> tuple[threading.Event,
 
         return slow
 
-    monkeypatch.setattr(core, "embed_into", held)
+    monkeypatch.setattr(service, "embed_into", held)
     return asked, go
 
 

@@ -9,12 +9,12 @@ from fastapi.testclient import TestClient
 from midspan.gallery import AuditEvent
 from midspan.service.routes_gallery import load_page
 from tests.service.conftest import Serve
-from tests.service.test_routes_search import core_of
+from tests.service.test_routes_search import service_of
 
 
 def test_info_is_what_the_gallery_holds(shared: TestClient) -> None:
     info = shared.get("/v1/gallery").json()
-    state = core_of(shared).gallery.state
+    state = service_of(shared).gallery.state
     live = state.live[0]
     assert (info["items"], info["failed"], info["by_space"]) == (60, 0, {live: 60})
     assert info["spaces"][live] == {
@@ -26,7 +26,7 @@ def test_info_is_what_the_gallery_holds(shared: TestClient) -> None:
     }
     assert (info["location_kind"], info["upgrade"]) == ("embedded", None)
     assert info["payload_keys"] == ["labels", "price"]
-    assert core_of(shared).gallery.location not in json.dumps(info)
+    assert service_of(shared).gallery.location not in json.dumps(info)
 
 
 def test_verify_healthz_and_readyz_report_a_good_gallery(shared: TestClient) -> None:
@@ -38,15 +38,15 @@ def test_verify_healthz_and_readyz_report_a_good_gallery(shared: TestClient) -> 
 
 def test_a_gallery_that_does_not_answer_is_not_ready(serve: Serve) -> None:
     client = serve()
-    core_of(client).gallery.close()
+    service_of(client).gallery.close()
     assert client.get("/readyz").status_code == 503
     assert client.get("/healthz").status_code == 200
 
 
 def test_metrics_report_ages_and_lost_leases(client: TestClient) -> None:
-    core = core_of(client)
+    service = service_of(client)
     for _ in range(2):
-        core.gallery.record(AuditEvent("ray", "upgrade worker lost", {"items": 8}))
+        service.gallery.record(AuditEvent("ray", "upgrade worker lost", {"items": 8}))
     assert client.post("/v1/upgrade/start", json={"sample": 0, "order": "random"}).status_code < 300
     client.get("/metrics")
     time.sleep(0.05)

@@ -13,7 +13,7 @@ from midspan.service.auth import Tokens
 from midspan.upgrade import Upgrade
 from tests.service.conftest import Serve
 from tests.service.shop import Shop, encoded, name
-from tests.service.test_routes_search import core_of, vector_of
+from tests.service.test_routes_search import service_of, vector_of
 
 
 def path(id: str) -> str:
@@ -35,7 +35,7 @@ def test_pages_of_items_hold_each_item_once(shared: TestClient) -> None:
 
 
 def test_an_item_put_as_image_is_embedded_stored_and_found(client: TestClient) -> None:
-    core = core_of(client)
+    service = service_of(client)
     id = "new/ü 1?#"  # a name that needs quoting
     answer = client.put(path(id), files={"file": encoded(77)}, data={"payload": '{"labels": 5}'})
     assert answer.status_code == 200, answer.text
@@ -43,8 +43,8 @@ def test_an_item_put_as_image_is_embedded_stored_and_found(client: TestClient) -
     assert (item["payload"], item["revision"]) == ({"labels": 5}, 1)
     stored = Path(item["uri"])
     assert stored.read_bytes() == encoded(77)
-    assert core.image_roots.uploads is not None
-    assert stored.is_relative_to(core.image_roots.uploads)
+    assert service.image_roots.uploads is not None
+    assert stored.is_relative_to(service.image_roots.uploads)
     assert stored.stat().st_mode & 0o077 == 0
     hit = client.post("/v1/search/image", files={"file": encoded(77)}).json()["results"][0]
     assert hit["id"] == id
@@ -69,7 +69,7 @@ def test_the_file_names_of_clients_are_never_used(client: TestClient, tmp_path: 
     for id in ("..", "../../x", "/etc/passwd"):
         client.put(path(id), files={"file": encoded(9)})
     new = {file for file in tmp_path.rglob("*") if file.is_file()} - before
-    uploads = core_of(client).image_roots.uploads
+    uploads = service_of(client).image_roots.uploads
     assert uploads is not None
     outside = [f for f in new if not f.is_relative_to(uploads) and ".midspan" not in f.name]
     assert outside == []
@@ -110,9 +110,9 @@ def test_a_batch_is_written_whole_or_not_at_all(client: TestClient) -> None:
 
 
 def test_an_item_that_a_rollback_would_lose_is_refused(client: TestClient) -> None:
-    core = core_of(client)
-    old, new = (one.space for one in core.encoders.loaded)
-    Upgrade.start(core.gallery, to=new, order="random")
+    service = service_of(client)
+    old, new = (one.space for one in service.encoders.loaded)
+    Upgrade.start(service.gallery, to=new, order="random")
     body = {"vector": [1.0] * new.dim, "space": new.fingerprint}
     refused = client.put(path("fresh"), json=body)
     assert refused.status_code == 422
@@ -130,15 +130,15 @@ def test_an_item_that_a_rollback_would_lose_is_refused(client: TestClient) -> No
 
 
 def test_during_an_upgrade_new_items_come_in_both_spaces(client: TestClient) -> None:
-    core = core_of(client)
-    old, new = (one.space for one in core.encoders.loaded)
-    Upgrade.start(core.gallery, to=new, order="random")
+    service = service_of(client)
+    old, new = (one.space for one in service.encoders.loaded)
+    Upgrade.start(service.gallery, to=new, order="random")
     answer = client.put(path("both"), files={"file": encoded(33)}).json()
     assert answer["spaces"] == [new.fingerprint, old.fingerprint]
     item = client.get(path("both")).json()
     assert set(item["spaces"]) == {old.fingerprint, new.fingerprint}
     assert item["space_role"] == "new"
-    stored = core.gallery.vectors(["both"], space=old.fingerprint).vectors
+    stored = service.gallery.vectors(["both"], space=old.fingerprint).vectors
     assert np.allclose(stored[0], vector_of(client, 33), atol=1e-5)
 
 
@@ -153,7 +153,7 @@ def test_writes_are_in_the_audit_log_with_the_caller(client: TestClient) -> None
 
 def test_without_a_place_for_images_vectors_still_work(serve: Serve, tmp_path: Path) -> None:
     client = serve()
-    core_of(client).image_roots.uploads = None
+    service_of(client).image_roots.uploads = None
     answer = client.put(path("x"), files={"file": encoded(1)})
     assert answer.status_code == 409
     assert "uploads" in answer.json()["error"]["message"]
@@ -176,7 +176,7 @@ def test_thumbnails_fit_the_box_and_keep_the_proportions(client: TestClient) -> 
 def test_only_images_in_allowed_folders_are_shown(client: TestClient, tmp_path: Path) -> None:
     outside = tmp_path / "secret.png"
     outside.write_bytes(encoded(1))
-    inside = core_of(client).settings.images[0]
+    inside = service_of(client).settings.images[0]
     (inside / "link.png").unlink(missing_ok=True)
     (inside / "link.png").symlink_to(outside)
     vector = vector_of(client, 1)

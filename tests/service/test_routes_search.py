@@ -9,19 +9,19 @@ from fastapi.testclient import TestClient
 
 from midspan.gallery import Gallery
 from midspan.gallery.search_log import returned
-from midspan.service.core import Core
+from midspan.service.search_service import SearchService
 from midspan.upgrade import Upgrade
 from tests.service.conftest import Serve
 from tests.service.shop import KINDS, encoded, name, picture
 
 
-def core_of(client: TestClient) -> Core:
-    core: Core = client.app.state.galleries["default"].core  # type: ignore[attr-defined]
-    return core
+def service_of(client: TestClient) -> SearchService:
+    service: SearchService = client.app.state.galleries["default"].service  # type: ignore[attr-defined]
+    return service
 
 
 def vector_of(client: TestClient, number: int) -> list[float]:
-    loaded = core_of(client).encoders.loaded[0]
+    loaded = service_of(client).encoders.loaded[0]
     return [float(value) for value in loaded.vectors([picture(number)])[0]]
 
 
@@ -60,9 +60,9 @@ def test_filter_and_threshold_limit_the_results(shared: TestClient) -> None:
 
 def test_search_by_vector_returns_the_hits_of_the_gallery(shared: TestClient) -> None:
     queries = [vector_of(shared, number) for number in (1, 2)]
-    core = core_of(shared)
-    expected = core.gallery.search(
-        np.array(queries, np.float32), space=core.gallery.space, k=4, exact=True
+    service = service_of(shared)
+    expected = service.gallery.search(
+        np.array(queries, np.float32), space=service.gallery.space, k=4, exact=True
     )
     many = post(shared, "/v1/search/vector", {"vectors": queries, "k": 4, "exact": True})
     assert [[hit["id"] for hit in hits] for hits in many["results"]] == [
@@ -136,9 +136,9 @@ def test_without_an_encoder_images_are_refused_and_vectors_not(serve: Serve) -> 
 def test_compare_returns_hits_before_and_after_with_their_flips(client: TestClient) -> None:
     refused = client.post("/v1/search/compare", json={"id": name(1)})
     assert refused.status_code == 409
-    core = core_of(client)
-    upgrade = Upgrade.start(core.gallery, to=core.encoders.loaded[1].space, order="random")
-    upgrade.run(core.embed_into(core.encoders.loaded[1].space.fingerprint), limit=30)  # type: ignore[arg-type]
+    service = service_of(client)
+    upgrade = Upgrade.start(service.gallery, to=service.encoders.loaded[1].space, order="random")
+    upgrade.run(service.embed_into(service.encoders.loaded[1].space.fingerprint), limit=30)  # type: ignore[arg-type]
     compared = post(client, "/v1/search/compare", {"id": name(1), "k": 10})
     assert {hit["space_role"] for hit in compared["before"]} == {"old"}
     assert {hit["space_role"] for hit in compared["after"]} == {"old", "new"}
@@ -160,8 +160,8 @@ def test_compare_returns_hits_before_and_after_with_their_flips(client: TestClie
 
 def test_an_image_cannot_be_compared_without_the_old_encoder(serve: Serve) -> None:
     client = serve(encoder=None)
-    core = core_of(client)
-    Upgrade.start(core.gallery, to=core.encoders.loaded[0].space, order="random")
+    service = service_of(client)
+    Upgrade.start(service.gallery, to=service.encoders.loaded[0].space, order="random")
     answer = client.post("/v1/search/compare", files={"file": encoded(1)})
     assert answer.status_code == 409
     assert "`encoder`" in answer.json()["error"]["message"]
@@ -180,28 +180,28 @@ def image(client: TestClient, number: int, **headers: str) -> list[dict[str, Any
 def start_both(client: TestClient, *, traffic: float = 1.0) -> None:
     body = {"mode": "both", "order": "random", "traffic": traffic}
     assert post(client, "/v1/upgrade/start", body)["traffic"] == traffic
-    core = core_of(client)
-    space = core.encoders.loaded[1].space.fingerprint
-    Upgrade(core.gallery).run(core.embed_into(space), limit=30)  # type: ignore[arg-type]
+    service = service_of(client)
+    space = service.encoders.loaded[1].space.fingerprint
+    Upgrade(service.gallery).run(service.embed_into(space), limit=30)  # type: ignore[arg-type]
 
 
 def test_mode_both_embeds_an_image_with_both_encoders_and_decodes_it_once(
     client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start_both(client)
-    core, decoded = core_of(client), list[Any]()
-    fit = core.decoder.fit
+    service, decoded = service_of(client), list[Any]()
+    fit = service.decoder.fit
 
     def watched(data: bytes, box: Any) -> Any:
         decoded.append(box)
         return fit(data, box)
 
-    monkeypatch.setattr(core.decoder, "fit", watched)
+    monkeypatch.setattr(service.decoder, "fit", watched)
     hits = image(client, 7)
     assert len(decoded) == 1
-    vectors = [one.vectors([picture(7)]) for one in core.encoders.loaded]
-    spaces = [one.space for one in core.encoders.loaded]
-    expected = core.gallery.search_in(list(zip(spaces, vectors, strict=True)), k=8)[0]
+    vectors = [one.vectors([picture(7)]) for one in service.encoders.loaded]
+    spaces = [one.space for one in service.encoders.loaded]
+    expected = service.gallery.search_in(list(zip(spaces, vectors, strict=True)), k=8)[0]
     assert [hit["id"] for hit in hits] == [hit.id for hit in expected]
     assert {hit["space_role"] for hit in hits} == {"old", "new"}
     ranks = [hit["rank_score"] for hit in hits]
@@ -243,18 +243,18 @@ def test_traffic_splits_image_searches_and_the_status_counts_each_arm(client: Te
 
 def test_in_shadow_each_query_is_asked_of_the_new_way_too(client: TestClient) -> None:
     start_both(client, traffic=0.0)
-    core = core_of(client)
-    spaces = [one.space for one in core.encoders.loaded]
+    service = service_of(client)
+    spaces = [one.space for one in service.encoders.loaded]
     shared, changed = [], []
     for count, number in enumerate((3, 7, 11), start=1):
         before = [hit["id"] for hit in image(client, number)]
-        vectors = [one.vectors([picture(number)]) for one in core.encoders.loaded]
+        vectors = [one.vectors([picture(number)]) for one in service.encoders.loaded]
         asked = list(zip(spaces, vectors, strict=True))
-        after = [hit.id for hit in core.gallery.search_in(asked, k=8, arm="new")[0]]
+        after = [hit.id for hit in service.gallery.search_in(asked, k=8, arm="new")[0]]
         shared.append(len(set(before) & set(after)) / len(before))
         changed.append(before[0] != after[0])
         waited = time.monotonic() + 20
-        while (told := core.arms.compared()) is None or told.queries < count:
+        while (told := service.arms.compared()) is None or told.queries < count:
             assert time.monotonic() < waited, told
             time.sleep(0.02)
     status = client.get("/v1/upgrade").json()
@@ -269,13 +269,13 @@ def test_in_shadow_each_query_is_asked_of_the_new_way_too(client: TestClient) ->
 
 def test_mode_both_without_the_old_encoder_says_what_to_start(serve: Serve) -> None:
     client = serve(encoder=None)
-    core = core_of(client)
-    space = core.encoders.loaded[0].space
+    service = service_of(client)
+    space = service.encoders.loaded[0].space
     Upgrade.start(
-        core.gallery,
+        service.gallery,
         to=space,
         mode="both",
-        embed=core.embed_into(space.fingerprint),
+        embed=service.embed_into(space.fingerprint),
         order="random",
     )
     answer = client.post("/v1/search/image", files={"file": encoded(1)})
@@ -285,10 +285,10 @@ def test_mode_both_without_the_old_encoder_says_what_to_start(serve: Serve) -> N
 
 def test_returned_hits_are_recorded_in_the_gallery(serve: Serve) -> None:
     client = serve()
-    core = core_of(client)
-    place = core.gallery.location
+    service = service_of(client)
+    place = service.gallery.location
     image(client, 3)
-    core.log.flush()
+    service.log.flush()
     with Gallery.open(place) as gallery:
         counts = returned(gallery)
     assert sum(counts.values()) == 8

@@ -15,7 +15,7 @@ from midspan.spaces import Embeddings
 from midspan.upgrade import ORDERS, Upgrade
 from tests.service.conftest import Serve
 from tests.service.shop import Shop, encoded, name, new_vectors, picture
-from tests.service.test_routes_search import core_of
+from tests.service.test_routes_search import service_of
 
 PATIENCE = 120.0
 
@@ -76,7 +76,7 @@ def test_upgrade_over_http_from_start_to_forget_leaves_one_live_space(
     flips = client.get("/v1/upgrade/flips", params={"limit": 3}).json()
     assert flips["queries"] == 60
     assert all(flip["before_rank"] == 1 for flip in flips["flips"])
-    restarted = Quality(core_of(client)).last_flips()  # which has only the gallery to look at
+    restarted = Quality(service_of(client)).last_flips()  # which has only the gallery to look at
     assert [one.query_id for one in restarted.flips[:3]] == [f["query_id"] for f in flips["flips"]]
     assert (restarted.queries, restarted.labelled) == (60, flips["labelled"])
 
@@ -116,7 +116,7 @@ def test_rollback_after_pause_and_resume_restores_the_old_space(client: TestClie
     assert rolled["phase"] == "none"
     until(client, lambda status: not status["job"]["running"])
     body = client.post("/v1/search/image", files={"file": encoded(8)}, data={"k": "60"}).json()
-    assert {hit["space"] for hit in body["results"]} == {core_of(client).gallery.state.live[0]}
+    assert {hit["space"] for hit in body["results"]} == {service_of(client).gallery.state.live[0]}
     assert len(body["results"]) == 60
 
 
@@ -134,7 +134,7 @@ def test_unreadable_images_are_listed_as_failures_with_the_reason(serve: Serve, 
     assert [(one["id"], "no folder" in one["reason"]) for one in rest] == [("outside", True)]
 
     until(client, lambda status: not status["job"]["running"])
-    Upgrade(core_of(client).gallery).pause()  # or the worker would have tried them by then
+    Upgrade(service_of(client).gallery).pause()  # or the worker would have tried them by then
     again = post(client, "retry")
     assert (again["old"], again["failed"]) == (2, 0)
     entry = client.get("/v1/audit").json()["entries"][0]

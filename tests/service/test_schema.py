@@ -23,7 +23,7 @@ from midspan.service.auth import Tokens
 from midspan.service.openapi import plain_document
 from midspan.service.routes import TABLE
 from midspan.service.settings import ServerSettings
-from tests.service.shop import QUICK, Shop, close, make_gallery, open_core
+from tests.service.shop import QUICK, Shop, close, make_gallery, open_service
 
 EXAMPLES = int(
     os.environ.get("SCHEMA_EXAMPLES", "4")
@@ -46,10 +46,10 @@ BOUNDED = hypothesis.settings(
 @pytest.fixture(scope="module")
 def api(shop: Shop, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     place = make_gallery(shop, tmp_path_factory.mktemp("schema") / "shop.midspan", count=12)
-    core = open_core(shop, place, limits=replace(QUICK, waiting=1000))
-    app = create_app(core, tokens=Tokens({}), server=ServerSettings(hosts=("testserver",)))
+    service = open_service(shop, place, limits=replace(QUICK, waiting=1000))
+    app = create_app(service, tokens=Tokens({}), server=ServerSettings(hosts=("testserver",)))
     yield schemathesis.openapi.from_asgi("/openapi.json", app)
-    close(core)
+    close(service)
 
 
 def test_the_document_is_valid_openapi() -> None:

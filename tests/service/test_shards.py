@@ -14,7 +14,7 @@ from tests.data.shards import write_shard
 from tests.service.conftest import Serve
 from tests.service.shop import QUICK, Shop, encoded, new_vectors
 from tests.service.test_routes_items import path
-from tests.service.test_routes_search import core_of, vector_of
+from tests.service.test_routes_search import service_of, vector_of
 
 
 @pytest.fixture
@@ -41,9 +41,9 @@ def test_thumbnails_and_pixels_are_those_of_the_file(
     assert [one.status_code for one in shown] == [200, 200]
     assert shown[0].content == shown[1].content
 
-    core = core_of(client)
+    service = service_of(client)
     truth = new_vectors(shop, count=3)
-    embed = core.embed_into(truth.space.fingerprint)
+    embed = service.embed_into(truth.space.fingerprint)
     assert embed is not None
     uris = {f"{n}": f"{shards}/a.tar#c#{n}/{n}.png" for n in range(3)}
     uris |= {"broken": f"{shards}/a.tar#note.png", "gone": f"{shards}/b.tar#1.png"}

@@ -14,7 +14,7 @@ from midspan.service.auth import Tokens, load_tokens
 from midspan.service.routes import OF_TENANTS, TABLE
 from tests.service.conftest import Serve
 from tests.service.shop import Shop, encoded
-from tests.service.test_routes_search import core_of
+from tests.service.test_routes_search import service_of
 
 ACME, OTHER, READ, ADMIN = (f"{name}-token-of-the-test" for name in ("acme", "beta", "r", "a"))
 TOKENS = {"read": {"r": READ}, "admin": {"a": ADMIN}, "tenants": {"acme": ACME, "beta": OTHER}}
@@ -28,7 +28,7 @@ def bearer(token: str) -> dict[str, str]:
 def client(serve: Serve, shop: Shop) -> TestClient:
     """Both tenants have an item called `one`, with the vector of the other's `two`."""
     made = serve(tokens=Tokens(TOKENS))
-    gallery = core_of(made).gallery
+    gallery = service_of(made).gallery
     some = gallery.vectors(["kind0/0000", "kind1/0001"], space=gallery.space.fingerprint)
     for name, order in (("acme", [0, 1]), ("beta", [1, 0])):
         rows = some[np.array(order)]

@@ -9,7 +9,7 @@ from fastapi.testclient import TestClient
 from midspan.service.app import create_app
 from midspan.service.auth import Tokens
 from midspan.service.tracing import Tracing
-from tests.service.shop import LOCAL, Shop, make_gallery, name, open_core
+from tests.service.shop import LOCAL, Shop, make_gallery, name, open_service
 
 sdk = pytest.importorskip("opentelemetry.sdk.trace", reason="the extra otel is not installed")
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -24,8 +24,8 @@ def test_each_request_is_a_span_with_its_id_and_its_callers_trace(
     kept = InMemorySpanExporter()
     provider: Any = sdk.TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(kept))
-    core = open_core(shop, make_gallery(shop, tmp_path / "shop.midspan"))
-    app = create_app(core, tokens=Tokens({}), tracing=Tracing(provider.get_tracer("test")))
+    service = open_service(shop, make_gallery(shop, tmp_path / "shop.midspan"))
+    app = create_app(service, tokens=Tokens({}), tracing=Tracing(provider.get_tracer("test")))
     with TestClient(app, base_url=LOCAL) as client:
         headers = {"traceparent": PARENT, "X-Request-ID": "abc"}
         assert client.get(f"/v1/items/{name(3)}", headers=headers).status_code == 200

@@ -12,7 +12,7 @@ from midspan.service.quality import Quality
 from midspan.service.settings import GallerySettings, Limits, ServerSettings, read_settings
 from midspan.service.upgrade_worker import UpgradeWorker, run_request
 from midspan.upgrade import Record, Upgrade
-from tests.service.shop import Shop, close, make_gallery, open_core
+from tests.service.shop import Shop, close, make_gallery, open_service
 
 
 def entry(what: str, who: str = "service@a", **details: object) -> AuditEvent:
@@ -39,69 +39,69 @@ def test_new_server_continues_the_backfill_recorded_in_the_gallery(
     shop: Shop, tmp_path: Path
 ) -> None:
     place = make_gallery(shop, tmp_path / "g.midspan", count=24)
-    core = open_core(shop, place)
-    Upgrade.start(core.gallery, to=core.encoders.loaded[1].space, order="random")
-    core.gallery.record(entry("service run", max_rate=None))
-    close(core)  # as if killed: nothing but the gallery is left
+    service = open_service(shop, place)
+    Upgrade.start(service.gallery, to=service.encoders.loaded[1].space, order="random")
+    service.gallery.record(entry("service run", max_rate=None))
+    close(service)  # as if killed: nothing but the gallery is left
 
-    core = open_core(shop, place)
-    worker = UpgradeWorker(core, Quality(core))
+    service = open_service(shop, place)
+    worker = UpgradeWorker(service, Quality(service))
     worker.start()
     try:
         deadline = time.monotonic() + 60
-        while core.gallery.count().pending and time.monotonic() < deadline:
+        while service.gallery.count().pending and time.monotonic() < deadline:
             time.sleep(0.05)
-        assert core.gallery.count().pending == 0
+        assert service.gallery.count().pending == 0
     finally:
         worker.close()
-        close(core)
+        close(service)
 
 
 def test_an_interrupted_forget_is_completed(shop: Shop, tmp_path: Path) -> None:
     import dataclasses
 
-    core = open_core(shop, make_gallery(shop, tmp_path / "g.midspan", count=12))
-    new = core.encoders.loaded[1].space
-    upgrade = Upgrade.start(core.gallery, to=new, order="random")
-    embed = core.embed_into(new.fingerprint)
+    service = open_service(shop, make_gallery(shop, tmp_path / "g.midspan", count=12))
+    new = service.encoders.loaded[1].space
+    upgrade = Upgrade.start(service.gallery, to=new, order="random")
+    embed = service.embed_into(new.fingerprint)
     assert embed is not None
     upgrade.run(embed)
-    state = core.gallery.state
+    state = service.gallery.state
     record = Record.of(state)
     assert record is not None
     half = dataclasses.replace(record, phase="forgetting").to_json()
     done = dataclasses.replace(state, live=(record.new,), target=None, upgrade=half)
-    core.gallery.change(done, event=entry("upgrade finish"))
-    worker = UpgradeWorker(core, Quality(core))
+    service.gallery.change(done, event=entry("upgrade finish"))
+    worker = UpgradeWorker(service, Quality(service))
     worker.start()
     try:
         deadline = time.monotonic() + 60
-        while core.gallery.state.upgrade is not None and time.monotonic() < deadline:
+        while service.gallery.state.upgrade is not None and time.monotonic() < deadline:
             time.sleep(0.05)
-        assert list(core.gallery.state.spaces) == [new.fingerprint]
+        assert list(service.gallery.state.spaces) == [new.fingerprint]
     finally:
         worker.close()
-        close(core)
+        close(service)
 
 
 def test_closing_stops_within_a_batch_and_keeps_the_run_request(shop: Shop, tmp_path: Path) -> None:
-    core = open_core(shop, make_gallery(shop, tmp_path / "g.midspan"), max_rate=2.0, batch=2)
-    Upgrade.start(core.gallery, to=core.encoders.loaded[1].space, order="random")
-    worker = UpgradeWorker(core, Quality(core))
+    service = open_service(shop, make_gallery(shop, tmp_path / "g.midspan"), max_rate=2.0, batch=2)
+    Upgrade.start(service.gallery, to=service.encoders.loaded[1].space, order="random")
+    worker = UpgradeWorker(service, Quality(service))
     worker.start()
-    worker.request_run(core.gallery, max_rate=None)
+    worker.request_run(service.gallery, max_rate=None)
     deadline = time.monotonic() + 60
-    while not core.gallery.count().done and time.monotonic() < deadline:
+    while not service.gallery.count().done and time.monotonic() < deadline:
         time.sleep(0.02)
     started = time.monotonic()
     worker.close()
     assert time.monotonic() - started < 20
-    counts = core.gallery.count()
+    counts = service.gallery.count()
     assert 0 < counts.done < 60
-    assert run_request(core.gallery.audit_log(limit=100)) is not None
-    held = core.gallery.work.claim(worker="other", limit=60, seconds=1.0)
+    assert run_request(service.gallery.audit_log(limit=100)) is not None
+    held = service.gallery.work.claim(worker="other", limit=60, seconds=1.0)
     assert len(held) == counts.pending, "what it held was given back"
-    close(core)
+    close(service)
 
 
 def test_stored_images_have_names_of_their_content(tmp_path: Path) -> None:
@@ -134,14 +134,14 @@ def test_rows_of_an_image_set_are_read_as_images(shop: Shop, tmp_path: Path) -> 
     made = ImageSet(ids=np.array(list("abcd")), source=ArraySource.of(images, name="x"))
     file = save_npz(made, tmp_path / "set.npz")
     place = make_gallery(shop, tmp_path / "g.midspan", count=2)
-    core = open_core(shop, place, images=(tmp_path,))
+    service = open_service(shop, place, images=(tmp_path,))
     try:
-        box = core.encoders.loaded[0].box
-        assert np.array_equal(core.image_loader.pixels(f"{file}#2", box), images[2])
+        box = service.encoders.loaded[0].box
+        assert np.array_equal(service.image_loader.pixels(f"{file}#2", box), images[2])
         with pytest.raises(ImageError, match="4 rows"):
-            core.image_loader.pixels(f"{file}#4", box)
+            service.image_loader.pixels(f"{file}#4", box)
     finally:
-        close(core)
+        close(service)
 
 
 def test_settings_from_a_file_under_those_of_the_command_line(tmp_path: Path) -> None:
@@ -177,13 +177,13 @@ def test_settings_from_a_file_under_those_of_the_command_line(tmp_path: Path) ->
 def test_an_encoder_of_another_gallery_is_refused_at_the_start(shop: Shop, tmp_path: Path) -> None:
     from midspan.errors import SpaceMismatch
     from midspan.gallery import Gallery
-    from midspan.service.core import Core
     from midspan.service.resources import Resources
+    from midspan.service.search_service import SearchService
     from midspan.spaces import Space
 
     place = str(tmp_path / "other.midspan")
     Gallery.create(place, Space("other", 16)).close()
     with pytest.raises(SpaceMismatch, match="Two ways out"):
-        Core.open(
+        SearchService.open(
             GallerySettings(gallery=place, encoder=str(shop.old)), resources=Resources(Limits())
         )

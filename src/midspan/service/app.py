@@ -15,13 +15,13 @@ from midspan import __version__
 from midspan.service.answers import answer, request_id
 from midspan.service.auth import Tokens, check_exposure
 from midspan.service.context import Context, GalleryPrefix
-from midspan.service.core import Core
 from midspan.service.errors import error_answer
 from midspan.service.guard import LOCAL_NAMES, Guard, Rule
 from midspan.service.idempotency import Idempotency
 from midspan.service.openapi import add_routes, describe
 from midspan.service.routes import TABLE, Route
 from midspan.service.routes_gallery import load_page
+from midspan.service.search_service import SearchService
 from midspan.service.settings import Limits, ServerSettings
 from midspan.service.shortcut import Shortcut
 from midspan.service.tracing import Tracing
@@ -32,20 +32,20 @@ OVERHEAD = 65536  # of a form around its image
 
 
 def create_app(
-    *cores: Core,
+    *services: SearchService,
     tokens: Tokens,
     server: ServerSettings = LOCAL,
     tracing: Tracing | None = None,
 ) -> FastAPI:
     """Over one gallery or several with the same resources; the first is the default.
 
-    Closing the application closes the cores and their resources.
+    Closing the application closes the services and their resources.
     """
     check_exposure(host=server.host, loopback=server.loopback, tokens=tokens)
-    resources = cores[0].resources
-    assert all(core.resources is resources for core in cores)
+    resources = services[0].resources
+    assert all(service.resources is resources for service in services)
     limits = resources.limits
-    contexts = {core.name: Context.of(core) for core in cores}
+    contexts = {service.name: Context.of(service) for service in services}
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -58,7 +58,7 @@ def create_app(
                 context.hub.close()
                 context.jobs.close()
                 context.worker.close()
-            close_all(cores)
+            close_all(services)
             if tracing is not None:
                 tracing.close()
 
@@ -94,7 +94,9 @@ def create_app(
         tokens=tokens,
         hosts=_hosts(server, tokens),
         metrics=resources.metrics,
-        hide=lambda: {secret: shown for core in cores for secret, shown in core.hidden.items()},
+        hide=lambda: {
+            secret: shown for service in services for secret, shown in service.hidden.items()
+        },
         limits=limits,
         tracing=tracing,
     )
@@ -102,13 +104,13 @@ def create_app(
     return app
 
 
-def close_all(cores: Sequence[Core]) -> None:
+def close_all(services: Sequence[SearchService]) -> None:
     """First what works for them, then the galleries."""
-    for core in cores:
-        core.stop()
-    cores[0].resources.close()
-    for core in cores:
-        core.close()
+    for service in services:
+        service.stop()
+    services[0].resources.close()
+    for service in services:
+        service.close()
 
 
 def _rule(route: Route, limits: Limits) -> Rule:

@@ -12,11 +12,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from midspan.gallery import Filter, Gallery
 from midspan.gallery.filters import And, Eq
 from midspan.gallery.tenants import FIELD
-from midspan.service.core import Core
 from midspan.service.errors import NotFound
 from midspan.service.events import Hub
 from midspan.service.jobs import Jobs
 from midspan.service.quality import Quality
+from midspan.service.search_service import SearchService
 from midspan.service.settings import NAME
 from midspan.service.status_reporter import StatusReporter
 from midspan.service.upgrade_worker import UpgradeWorker
@@ -29,7 +29,7 @@ _OF_GALLERY = re.compile(rf"{PREFIX}({NAME.pattern})(?:/(?!galleries(?:/|$))(.+)
 class Context:
     """One gallery with all that works on it."""
 
-    core: Core
+    service: SearchService
     quality: Quality
     jobs: Jobs
     worker: UpgradeWorker
@@ -37,14 +37,14 @@ class Context:
     status: StatusReporter
 
     @classmethod
-    def of(cls, core: Core) -> Context:
-        quality = Quality(core)
-        worker = UpgradeWorker(core, quality)
-        jobs = Jobs(core)
-        status = StatusReporter(core, worker)
-        hub = Hub(core, status.snapshot, jobs.running)
+    def of(cls, service: SearchService) -> Context:
+        quality = Quality(service)
+        worker = UpgradeWorker(service, quality)
+        jobs = Jobs(service)
+        status = StatusReporter(service, worker)
+        hub = Hub(service, status.snapshot, jobs.running)
         jobs.on_end = hub.nudge
-        return cls(core, quality, jobs, worker, hub, status)
+        return cls(service, quality, jobs, worker, hub, status)
 
 
 class GalleryPrefix:
@@ -104,13 +104,13 @@ def restricted(request: Request, filter: Filter | None) -> Filter | None:
     return bound if filter is None else And((bound, filter))
 
 
-def core_of(request: Request) -> Core:
-    return context_of(request).core
+def service_of(request: Request) -> SearchService:
+    return context_of(request).service
 
 
 def gallery_of(request: Request) -> Gallery:
     """The gallery, with the caller's name for the audit trail."""
     address = request.client.host if request.client is not None else "nowhere"
-    return core_of(request).acting_as(
+    return service_of(request).acting_as(
         request.state.caller, address=address, request_id=str(request.state.request_id)
     )

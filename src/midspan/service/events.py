@@ -18,8 +18,8 @@ from pydantic_core import to_json
 
 from midspan.errors import MidspanError
 from midspan.service import logs
-from midspan.service.core import Core
 from midspan.service.errors import Overloaded
+from midspan.service.search_service import SearchService
 from midspan.wire import Job
 
 LOOK = 0.5  # seconds
@@ -30,7 +30,7 @@ BEHIND = 32  # events that a slow listener may be behind; then it misses some
 class Hub:
     def __init__(
         self,
-        core: Core,
+        service: SearchService,
         snapshot: Callable[[], dict[str, dict[str, Any]]],
         jobs: Callable[[], list[Job]],
     ) -> None:
@@ -38,7 +38,7 @@ class Hub:
 
         jobs: those that run here; no work to ask.
         """
-        self._core, self._snapshot, self._jobs = core, snapshot, jobs
+        self._service, self._snapshot, self._jobs = service, snapshot, jobs
         self._listeners: set[asyncio.Queue[bytes | None]] = set()
         self._task: asyncio.Task[None] | None = None
         self._closing = False
@@ -72,7 +72,7 @@ class Hub:
         self._loop = asyncio.get_running_loop()  # first: a signal may come at any moment
         self._listeners.add(listener)
         try:
-            now = await self._core.reading.run(self._snapshot)
+            now = await self._service.reading.run(self._snapshot)
             yield b"retry: 2000\n\n"
             now["jobs"] = {"jobs": [asdict(job) for job in self._jobs()]}
             for name, content in now.items():
@@ -91,7 +91,7 @@ class Hub:
             self._listeners.discard(listener)
 
     def check_room(self) -> None:
-        if self._closing or len(self._listeners) >= self._core.limits.streams:
+        if self._closing or len(self._listeners) >= self._service.limits.streams:
             raise Overloaded("too many event streams are open; ask /v1/upgrade instead")
 
     async def _watch(self) -> None:
@@ -105,10 +105,10 @@ class Hub:
             wake.clear()
             try:
                 if look and seen != (
-                    sequence := await self._core.reading.run(self._core.gallery.sequence)
+                    sequence := await self._service.reading.run(self._service.gallery.sequence)
                 ):
                     seen, started = sequence, time.monotonic()
-                    for name, content in (await self._core.reading.run(self._snapshot)).items():
+                    for name, content in (await self._service.reading.run(self._snapshot)).items():
                         message = _event(name, content)
                         if told.get(name) != message:
                             told[name] = message

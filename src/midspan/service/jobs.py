@@ -19,8 +19,8 @@ from typing import Any, Literal
 from midspan import progress
 from midspan.gallery import AuditEvent, Gallery
 from midspan.service import logs
-from midspan.service.core import Core
 from midspan.service.errors import Cancelled, NotFound, NotPossible, describe
+from midspan.service.search_service import SearchService
 from midspan.wire import ErrorDetail, Job, JobProgress
 
 State = Literal["queued", "running", "done", "failed", "cancelled"]
@@ -80,8 +80,8 @@ Work = Callable[[JobRun], dict[str, Any]]
 
 
 class Jobs:
-    def __init__(self, core: Core) -> None:
-        self._core = core
+    def __init__(self, service: SearchService) -> None:
+        self._service = service
         self._since = time.time()
         self._jobs: OrderedDict[str, JobRun] = OrderedDict()
         self._lock = threading.Lock()
@@ -94,7 +94,7 @@ class Jobs:
     ) -> JobRun:
         """Queue it; a quick one never behind those that take long. The future raises its error."""
         job = JobRun(os.urandom(8).hex(), kind, gallery, request_id)
-        executor = self._core.admin if quick else self._core.jobs
+        executor = self._service.admin if quick else self._service.jobs
         job.future = executor.begin(self._run, job, work)
         self._jobs[job.id] = job
         for old in [one for one in self._jobs.values() if one.ended is not None]:
@@ -161,7 +161,7 @@ class Jobs:
         return result
 
     def _failed(self, job: JobRun, error: BaseException) -> None:
-        described = describe(error, request_id=job.request_id, hide=self._core.hidden)
+        described = describe(error, request_id=job.request_id, hide=self._service.hidden)
         if described is None:
             logs.fault("job", error, request_id=job.request_id, job=job.id, kind=job.kind)
             told = ErrorDetail(
@@ -216,7 +216,7 @@ class Jobs:
         """From the audit log. One without an end was interrupted, or runs in another process."""
         first: dict[str, AuditEvent] = {}
         last: dict[str, AuditEvent] = {}
-        for entry in self._core.gallery.audit_log(limit=LOG, what=WHAT):  # newest first
+        for entry in self._service.gallery.audit_log(limit=LOG, what=WHAT):  # newest first
             last.setdefault(entry.details["job"], entry)
             first[entry.details["job"]] = entry
         return [_from_log(first[id], last[id], since=self._since) for id in last]

@@ -19,7 +19,7 @@ import numpy as np
 from midspan.errors import EvaluationError, GalleryError
 from midspan.gallery import AuditEvent, Gallery
 from midspan.service import logs
-from midspan.service.core import Core
+from midspan.service.search_service import SearchService
 from midspan.spaces import Embeddings
 from midspan.upgrade import GateResult, Record, Shadow, judged_by
 from midspan.upgrade.embed import embed_all
@@ -89,8 +89,8 @@ class _Curve:
 class Quality:
     """Asked by the worker as it goes and by the gate's route; safe to use from both."""
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
+    def __init__(self, service: SearchService) -> None:
+        self._service = service
         self._lock = threading.Lock()
         self._shadow: tuple[float, Shadow] | None = None  # by the start of the upgrade
         self._curve: _Curve | None = None
@@ -151,18 +151,18 @@ class Quality:
 
     def curve(self) -> tuple[list[Point], Point | None]:
         """(points of this upgrade, or of the last one; the old service's quality)."""
-        curve = self._known_curve(Record.of(self._core.gallery.state))
+        curve = self._known_curve(Record.of(self._service.gallery.state))
         return list(curve.points), curve.baseline
 
     def last_flips(self) -> Flips:
-        return self._known_curve(Record.of(self._core.gallery.state)).flips
+        return self._known_curve(Record.of(self._service.gallery.state)).flips
 
     def _known_curve(self, record: Record | None) -> _Curve:
         """Read from the trail once for each upgrade, then kept."""
         if self._curve is None or (record is not None and record.started != self._curve.started):
             curve = _Curve(started=None if record is None else record.started)
             lines = []
-            for entry in self._core.gallery.audit_log(limit=TRAIL):  # newest first
+            for entry in self._service.gallery.audit_log(limit=TRAIL):  # newest first
                 if entry.what == "upgrade start":
                     break
                 if entry.what == WHAT:
@@ -179,7 +179,7 @@ class Quality:
         return self._shadow[1]
 
     def _make_queries(self, gallery: Gallery, record: Record) -> Shadow:
-        settings = self._core.settings
+        settings = self._service.settings
         if settings.shadow_old is not None and settings.shadow_new is not None:
             return Shadow(
                 old=Embeddings.load(settings.shadow_old, space=settings.old_space),
@@ -189,7 +189,7 @@ class Quality:
         if record.sample is not None:
             with suppress(EvaluationError):  # too few of its items are left
                 return own_queries(gallery, GateSettings(label_key=settings.label_key))
-        embed = self._core.embed_into(record.new)
+        embed = self._service.embed_into(record.new)
         if embed is None:
             raise EvaluationError(
                 "no shadow queries: give shadow_old and shadow_new, or start the service with the "

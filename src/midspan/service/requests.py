@@ -7,7 +7,16 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Base64Bytes, BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    Base64Bytes,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    model_validator,
+)
+
+from midspan.gallery import Filter, parse_filter
 
 LARGEST_K = 1000
 LARGEST_BATCH = 256  # query vectors in one request
@@ -21,7 +30,21 @@ K = Annotated[int, Field(ge=1, le=LARGEST_K)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Number = Annotated[float, Field(allow_inf_nan=False, strict=True)]  # no text, no true or false
 Vector = Annotated[list[Number], Field(min_length=1, max_length=LARGEST_DIM)]
-Filter = dict[str, Any]  # the JSON form of midspan.gallery.filters
+
+
+def _filter(value: object) -> Filter | None:
+    """Parsed here and nowhere after; an empty one is none."""
+    if value is None or value == {}:
+        return None
+    if not isinstance(value, dict):
+        raise ValueError("expected a filter as a JSON object")
+    return parse_filter(value)
+
+
+Where = Annotated[
+    Filter | None,
+    PlainValidator(_filter, json_schema_input_type=dict[str, Any] | None),
+]
 
 
 class Body(BaseModel):
@@ -33,7 +56,7 @@ class SearchOptions(Body):
 
     k: K = 10
     limit: K | None = None
-    filter: Filter | None = None
+    filter: Where = None
     threshold: Finite | None = None
     score_threshold: Finite | None = None
     exact: bool = False
@@ -115,13 +138,13 @@ class AnySearch(SearchOptions):
 
 class FacetsSearch(Body):
     fields: list[Annotated[str, Field(max_length=512)]] = Field(default_factory=list, max_length=16)
-    filter: Filter | None = None
+    filter: Where = None
     limit: Annotated[int, Field(ge=1, le=1000)] = 20  # values of each field
 
 
 class DuplicatesSearch(Body):
     threshold: Finite = 0.98  # score that two items must have
-    filter: Filter | None = None
+    filter: Where = None
     limit: Annotated[int, Field(ge=1, le=1000)] = 100  # groups
 
 

@@ -13,7 +13,7 @@ from starlette.responses import Response, StreamingResponse
 
 from midspan.errors import MidspanError
 from midspan.service.answers import answer
-from midspan.service.context import Context, all_contexts, context_of, core_of
+from midspan.service.context import Context, all_contexts, context_of, service_of
 from midspan.service.errors import NotFound, Overloaded
 from midspan.service.metrics import CONTENT_TYPE
 
@@ -40,7 +40,7 @@ async def ready(request: Request) -> Response:
     """Every gallery answers too."""
     for context in all_contexts(request).values():
         try:
-            await context.core.reading.run(context.core.look)
+            await context.service.reading.run(context.service.look)
         except (MidspanError, Overloaded):
             return answer({"status": "not ready"}, status=503)
     return answer({"status": "ready"})
@@ -48,22 +48,24 @@ async def ready(request: Request) -> Response:
 
 async def metrics(request: Request) -> Response:
     contexts = list(all_contexts(request).values())
-    text = await contexts[0].core.reading.run(_metrics, contexts)
+    text = await contexts[0].service.reading.run(_metrics, contexts)
     return Response(text, headers={"Content-Type": CONTENT_TYPE})
 
 
 def _metrics(contexts: Sequence[Context]) -> bytes:
-    resources = contexts[0].core.resources
+    resources = contexts[0].service.resources
     metrics = resources.metrics
     with metrics.looking:
         metrics.forget_galleries()
         for context in contexts:
             context.status.tell_metrics()
             for job in context.jobs.running():
-                metrics.jobs.labels(context.core.name, job.kind).inc()
+                metrics.jobs.labels(context.service.name, job.kind).inc()
         for executor in resources.executors:
             metrics.queue.labels(executor.name).set(executor.depth)
-        for batchers in zip(*((one.core.encode, one.core.search) for one in contexts), strict=True):
+        for batchers in zip(
+            *((one.service.encode, one.service.search) for one in contexts), strict=True
+        ):
             name = batchers[0].name
             metrics.queue.labels(name).set(sum(one.depth for one in batchers))
             metrics.batches.labels(name).set(sum(one.batches for one in batchers))
@@ -78,28 +80,28 @@ async def list_galleries(request: Request) -> Response:
 
     def look() -> list[dict[str, object]]:
         return [
-            {"name": name, "default": context.core.prefix == "/v1", **context.status.glance()}
+            {"name": name, "default": context.service.prefix == "/v1", **context.status.glance()}
             for name, context in contexts.items()
         ]
 
-    return answer({"galleries": await core_of(request).reading.run(look)})
+    return answer({"galleries": await service_of(request).reading.run(look)})
 
 
 async def info(request: Request) -> Response:
     """What the gallery holds, in numbers."""
-    return answer(await core_of(request).reading.run(context_of(request).status.gallery))
+    return answer(await service_of(request).reading.run(context_of(request).status.gallery))
 
 
 async def verify(request: Request) -> Response:
     """Look at every item and vector; changes nothing. Takes time on a large gallery."""
-    core = core_of(request)
-    return answer((await core.scanning.run(core.gallery.verify)).to_dict())
+    service = service_of(request)
+    return answer((await service.scanning.run(service.gallery.verify)).to_dict())
 
 
 async def audit(request: Request, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> Response:
     """Who did what and when, newest first."""
-    core = core_of(request)
-    entries = await core.reading.run(core.gallery.audit_log, limit=limit)
+    service = service_of(request)
+    entries = await service.reading.run(service.gallery.audit_log, limit=limit)
     return answer({"entries": [asdict(entry) for entry in entries]})
 
 

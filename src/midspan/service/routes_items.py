@@ -17,8 +17,7 @@ from midspan.gallery import AuditEvent, Gallery, parse_filter
 from midspan.gallery.records import check_id
 from midspan.service.answers import answer, is_admin, item_as_json
 from midspan.service.bodies import from_fields, is_form, read_form, read_json
-from midspan.service.context import core_of, gallery_of, prefix_of, restricted, stored_id
-from midspan.service.core import Core
+from midspan.service.context import gallery_of, prefix_of, restricted, service_of, stored_id
 from midspan.service.encoding import Loaded
 from midspan.service.errors import InvalidRequest, NotFound
 from midspan.service.explore import containing
@@ -30,6 +29,7 @@ from midspan.service.requests import (
     ItemWrite,
     PayloadWrite,
 )
+from midspan.service.search_service import SearchService
 from midspan.spaces import Embeddings, FloatArray, Space
 from midspan.upgrade import Upgrade
 
@@ -57,66 +57,69 @@ async def list_items(
 
     contains: text in the id or in a value of the payload. A page may then hold fewer than `limit`.
     """
-    core, admin = core_of(request), is_admin(request)
+    service, admin = service_of(request), is_admin(request)
     condition = restricted(request, None if filter is None else parse_filter(_json(filter)))
     prefix = prefix_of(request)
     after = f"{prefix}{after}"
 
     def page() -> dict[str, Any]:
-        state = core.gallery.state
+        state = service.gallery.state
         if contains:
             items, following = containing(
-                core.gallery, contains, condition, after=after, limit=limit
+                service.gallery, contains, condition, after=after, limit=limit
             )
         else:
-            items = core.gallery.scan(filter=condition, missing=None, after=after, limit=limit)
+            items = service.gallery.scan(filter=condition, missing=None, after=after, limit=limit)
             following = items[-1].id if len(items) == limit else None
         shown = [
             item_as_json(
-                item, state=state, image_roots=core.image_roots, admin=admin, prefix=prefix
+                item, state=state, image_roots=service.image_roots, admin=admin, prefix=prefix
             )
             for item in items
         ]
         return {"items": shown, "next": following and following.removeprefix(prefix)}
 
-    return answer(await core.reading.run(page))
+    return answer(await service.reading.run(page))
 
 
 async def get_item(request: Request, id: str) -> Response:
-    core, admin, prefix = core_of(request), is_admin(request), prefix_of(request)
+    service, admin, prefix = service_of(request), is_admin(request), prefix_of(request)
 
     def look() -> dict[str, Any]:
         return item_as_json(
-            core.gallery.get(prefix + id),
-            state=core.gallery.state,
-            image_roots=core.image_roots,
+            service.gallery.get(prefix + id),
+            state=service.gallery.state,
+            image_roots=service.image_roots,
             admin=admin,
             prefix=prefix,
         )
 
-    return answer(await core.reading.run(look))
+    return answer(await service.reading.run(look))
 
 
 async def put_item(request: Request, id: str) -> Response:
     """Add or replace: an image, which is embedded now, or a vector that was made elsewhere."""
-    core = core_of(request)
+    service = service_of(request)
     check_id(id)
     if not is_form(request):
-        body = await read_json(request, ItemWrite, executor=core.writing)
-        return answer(await core.writing.run(_put_vector, core, gallery_of(request), id, body))
-    form = await read_form(request, image_bytes=core.limits.image_bytes)
+        body = await read_json(request, ItemWrite, executor=service.writing)
+        return answer(
+            await service.writing.run(_put_vector, service, gallery_of(request), id, body)
+        )
+    form = await read_form(request, image_bytes=service.limits.image_bytes)
     fields = from_fields(_PutFields, form.fields)
     if form.image is None:
         raise InvalidRequest("no image: the form wants a file called 'file'")
     for last in (False,) * (STATE_CHANGES - 1) + (True,):
-        version, encoders = await core.reading.run(_encoders_for_new_items, core)
+        version, encoders = await service.reading.run(_encoders_for_new_items, service)
         vectors = [
-            (loaded.space, (await core.embed_image(form.image, loaded))[0]) for loaded in encoders
+            (loaded.space, (await service.embed_image(form.image, loaded))[0])
+            for loaded in encoders
         ]
         try:
-            written = await core.writing.run(
+            written = await service.writing.run(
                 _put_image,
-                core,
+                service,
                 gallery_of(request),
                 id,
                 image=form.image,
@@ -124,7 +127,7 @@ async def put_item(request: Request, id: str) -> Response:
                 payload=fields.payload,
             )
         except SpaceMismatch:  # an upgrade began or ended meanwhile: embed for what is live now
-            if last or await core.reading.run(lambda: core.gallery.state.version) == version:
+            if last or await service.reading.run(lambda: service.gallery.state.version) == version:
                 raise
         else:
             return answer(written)
@@ -133,19 +136,19 @@ async def put_item(request: Request, id: str) -> Response:
 
 async def write_items(request: Request) -> Response:
     """Up to 2,000 items with vectors in one transaction: all of them or none."""
-    core = core_of(request)
-    body = await read_json(request, ItemsWrite, executor=core.writing)
-    return answer(await core.writing.run(_write_many, core, gallery_of(request), body))
+    service = service_of(request)
+    body = await read_json(request, ItemsWrite, executor=service.writing)
+    return answer(await service.writing.run(_write_many, service, gallery_of(request), body))
 
 
 async def patch_item(request: Request, id: str) -> Response:
     """Fields of the payload are set, those that are null removed; the rest stays."""
-    core = core_of(request)
-    body = await read_json(request, PayloadWrite, executor=core.writing)
+    service = service_of(request)
+    body = await read_json(request, PayloadWrite, executor=service.writing)
     gallery = gallery_of(request)
 
     def write() -> dict[str, Any]:
-        with core.item_lock(id):
+        with service.item_lock(id):
             merged = {**gallery.get(id).payload, **body.payload}
             kept = {name: value for name, value in merged.items() if value is not None}
             gallery.set_payload({id: kept})
@@ -153,38 +156,40 @@ async def patch_item(request: Request, id: str) -> Response:
         return item_as_json(
             gallery.get(id),
             state=gallery.state,
-            image_roots=core.image_roots,
+            image_roots=service.image_roots,
             admin=is_admin(request),
         )
 
-    return answer(await core.writing.run(write))
+    return answer(await service.writing.run(write))
 
 
 async def delete_item(request: Request, id: str) -> Response:
-    core = core_of(request)
+    service = service_of(request)
     gallery = gallery_of(request)
 
     def remove() -> dict[str, int]:
-        with core.item_lock(id):
+        with service.item_lock(id):
             before = gallery.get_many([id])
             count = gallery.delete([id])
             if count:
                 _told(gallery, "items delete", count=count, first=id)
-                core.image_roots.discard(id, before[0].uri if before else None)
+                service.image_roots.discard(id, before[0].uri if before else None)
         return {"deleted": count}
 
-    return answer(await core.writing.run(remove))
+    return answer(await service.writing.run(remove))
 
 
 async def thumbnail(request: Request, id: str, size: Size = 160) -> Response:
     """A small picture of an item whose image is in a folder that this service may show."""
-    core = core_of(request)
+    service = service_of(request)
 
     def make() -> tuple[bytes, str]:
-        return core.image_loader.thumbnail(core.gallery.get(stored_id(request, id)), size=size)
+        return service.image_loader.thumbnail(
+            service.gallery.get(stored_id(request, id)), size=size
+        )
 
     try:
-        image, tag = await core.decoding.run(make)
+        image, tag = await service.decoding.run(make)
     except ImageError as error:
         raise NotFound(str(error)) from error
     headers = {"ETag": f'"{tag}"', "Cache-Control": "private, no-cache"}
@@ -196,36 +201,40 @@ async def thumbnail(request: Request, id: str, size: Size = 160) -> Response:
 # ---- in threads
 
 
-def _encoders_for_new_items(core: Core) -> tuple[int, list[Loaded]]:
+def _encoders_for_new_items(service: SearchService) -> tuple[int, list[Loaded]]:
     """(version of the state, those encoders of the spaces spaces that this service has)."""
-    state = core.gallery.state
-    spaces = Upgrade(core.gallery).wanted_spaces()
-    known = [core.encoders.get(space.fingerprint) for space in spaces]
+    state = service.gallery.state
+    spaces = Upgrade(service.gallery).wanted_spaces()
+    known = [service.encoders.get(space.fingerprint) for space in spaces]
     available = [loaded for loaded in known if loaded is not None]
-    return state.version, available or [core.encoders.for_query(state)]
+    return state.version, available or [service.encoders.for_query(state)]
 
 
-def _put_vector(core: Core, gallery: Gallery, id: str, body: ItemWrite) -> dict[str, Any]:
+def _put_vector(
+    service: SearchService, gallery: Gallery, id: str, body: ItemWrite
+) -> dict[str, Any]:
     if body.vector is None:
-        return _put_payload(core, gallery, id, body)
-    space = core.space_called(body.space, gallery.state)
+        return _put_payload(service, gallery, id, body)
+    space = service.space_called(body.space, gallery.state)
     part = _embeddings([id], np.array([body.vector], dtype=np.float64), space)
-    parts = [part, *_also(core, gallery, [id], [body.also])]
-    return _put(core, gallery, id, parts, payload=body.payload, uri=body.uri)
+    parts = [part, *_also(service, gallery, [id], [body.also])]
+    return _put(service, gallery, id, parts, payload=body.payload, uri=body.uri)
 
 
-def _put_payload(core: Core, gallery: Gallery, id: str, body: ItemWrite) -> dict[str, Any]:
+def _put_payload(
+    service: SearchService, gallery: Gallery, id: str, body: ItemWrite
+) -> dict[str, Any]:
     """Replace the payload of an item that is there; image and vectors stay."""
     if body.uri is not None or body.also or body.space is not None:
         raise InvalidRequest("uri, also and space come with a vector; expected payload alone")
-    with core.item_lock(id):
+    with service.item_lock(id):
         gallery.set_payload({id: body.payload})
     _told(gallery, "items annotate", count=1, first=id)
     return {"written": 1, "spaces": []}
 
 
 def _put_image(
-    core: Core,
+    service: SearchService,
     gallery: Gallery,
     id: str,
     *,
@@ -234,13 +243,13 @@ def _put_image(
     payload: dict[str, Any],
 ) -> dict[str, Any]:
     parts = [_embeddings([id], vector, space) for space, vector in vectors]
-    with core.item_lock(id):
-        uri = core.image_roots.store(id, image)
-        return _put(core, gallery, id, parts, payload=payload, uri=uri)
+    with service.item_lock(id):
+        uri = service.image_roots.store(id, image)
+        return _put(service, gallery, id, parts, payload=payload, uri=uri)
 
 
 def _put(
-    core: Core,
+    service: SearchService,
     gallery: Gallery,
     id: str,
     parts: Sequence[Embeddings],
@@ -252,18 +261,18 @@ def _put(
     gallery.put(parts[0], also=parts[1:], uris=[uri], payloads=[payload])
     _told(gallery, "items put", count=1, first=id)
     if before and before[0].uri != uri:
-        core.image_roots.discard(id, before[0].uri)
+        service.image_roots.discard(id, before[0].uri)
     return {"written": 1, "spaces": [part.space.fingerprint for part in parts]}
 
 
-def _write_many(core: Core, gallery: Gallery, body: ItemsWrite) -> dict[str, Any]:
-    space = core.space_called(body.space, gallery.state)
+def _write_many(service: SearchService, gallery: Gallery, body: ItemsWrite) -> dict[str, Any]:
+    space = service.space_called(body.space, gallery.state)
     ids = [check_id(item.id) for item in body.items]
     if len({len(item.vector) for item in body.items}) > 1:
         raise InvalidRequest("the vectors have different lengths")
     vectors = np.array([item.vector for item in body.items], dtype=np.float64)
     write = {"add": gallery.add, "replace": gallery.replace, "put": gallery.put}[body.mode]
-    also = _also(core, gallery, ids, [item.also for item in body.items])
+    also = _also(service, gallery, ids, [item.also for item in body.items])
     write(
         _embeddings(ids, vectors, space),
         also=also,
@@ -276,7 +285,10 @@ def _write_many(core: Core, gallery: Gallery, body: ItemsWrite) -> dict[str, Any
 
 
 def _also(
-    core: Core, gallery: Gallery, ids: Sequence[str], given: Sequence[dict[str, list[float]]]
+    service: SearchService,
+    gallery: Gallery,
+    ids: Sequence[str],
+    given: Sequence[dict[str, list[float]]],
 ) -> list[Embeddings]:
     """The items' vectors in further spaces, a set for each space."""
     parts = []
@@ -284,7 +296,7 @@ def _also(
         rows = [(id, one[name]) for id, one in zip(ids, given, strict=True) if name in one]
         if len({len(vector) for _, vector in rows}) > 1:
             raise InvalidRequest(f"the vectors in {name!r:.80} have different lengths")
-        space = core.space_called(name, gallery.state)
+        space = service.space_called(name, gallery.state)
         vectors = np.array([vector for _, vector in rows], dtype=np.float64)
         parts.append(_embeddings([id for id, _ in rows], vectors, space))
     return parts

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from midspan.service.answers import answer, request_id
 from midspan.service.bodies import read_json
-from midspan.service.context import context_of, core_of, gallery_of
+from midspan.service.context import context_of, gallery_of, service_of
 from midspan.service.jobs import Work
 from midspan.service.requests_upgrade import Empty
 
@@ -21,21 +21,21 @@ _WAIT = re.compile(r"\bwait=(\d{1,3})\b")
 
 async def list_jobs(request: Request) -> Response:
     """Long steps of the last time, the newest first."""
-    jobs = await core_of(request).reading.run(context_of(request).jobs.listing)
+    jobs = await service_of(request).reading.run(context_of(request).jobs.listing)
     return answer({"jobs": [asdict(job) for job in jobs]})
 
 
 async def get_job(request: Request, job_id: str) -> Response:
     """How it stands: queued, running with progress, done, failed or cancelled."""
-    job = await core_of(request).reading.run(context_of(request).jobs.get, job_id)
+    job = await service_of(request).reading.run(context_of(request).jobs.get, job_id)
     return answer(asdict(job))
 
 
 async def cancel_job(request: Request, job_id: str) -> Response:
     """Ask it to stop at the next safe point; what it had begun is undone."""
-    core = core_of(request)
-    await read_json(request, Empty, executor=core.admin)
-    job = await core.reading.run(context_of(request).jobs.cancel, job_id)
+    service = service_of(request)
+    await read_json(request, Empty, executor=service.admin)
+    job = await service.reading.run(context_of(request).jobs.cancel, job_id)
     return answer(asdict(job))
 
 
@@ -61,9 +61,9 @@ async def as_job(request: Request, kind: str, work: Work, *, quick: bool = False
         context.worker.wake()
         return answer(result)
     job.future.add_done_callback(lambda _: context.worker.wake())
-    await core_of(request).reading.run(context.jobs.keep, job)
+    await service_of(request).reading.run(context.jobs.keep, job)
     told = answer(asdict(job.to_wire()), status=202)
-    told.headers["Location"] = f"{context.core.prefix}/jobs/{job.id}"
+    told.headers["Location"] = f"{context.service.prefix}/jobs/{job.id}"
     return told
 
 

@@ -13,8 +13,7 @@ from starlette.responses import Response
 from midspan.gallery import AuditEvent
 from midspan.service.answers import answer, is_admin
 from midspan.service.bodies import read_json
-from midspan.service.context import context_of, core_of, gallery_of
-from midspan.service.core import Core
+from midspan.service.context import context_of, gallery_of, service_of
 from midspan.service.errors import Cancelled, NotPossible
 from midspan.service.jobs import JobRun
 from midspan.service.piecewise import piecewise
@@ -32,6 +31,7 @@ from midspan.service.requests_upgrade import (
     UpgradeTraffic,
 )
 from midspan.service.routes_jobs import as_job
+from midspan.service.search_service import SearchService
 from midspan.service.upgrade_worker import START
 from midspan.spaces import Space
 from midspan.upgrade import Embed, Upgrade
@@ -40,23 +40,23 @@ Limit = Annotated[int, Query(ge=1, le=LARGEST_PAGE)]
 
 
 async def status(request: Request) -> Response:
-    return answer(await core_of(request).reading.run(context_of(request).status.upgrade))
+    return answer(await service_of(request).reading.run(context_of(request).status.upgrade))
 
 
 async def plan(request: Request) -> Response:
     """What an upgrade would do and what the gate says. Writes nothing."""
-    core = core_of(request)
-    body = await read_json(request, UpgradeSettings, executor=core.admin)
+    service = service_of(request)
+    body = await read_json(request, UpgradeSettings, executor=service.admin)
 
     def work(job: JobRun) -> dict[str, Any]:
-        space = _destination(core)
+        space = _destination(service)
         made = Upgrade.plan(
-            core.gallery,
-            to=core.vectors if core.vectors is not None else space,
+            service.gallery,
+            to=service.vectors if service.vectors is not None else space,
             mode=body.mode,
-            bridge=_bridge(core, body),
+            bridge=_bridge(service, body),
             order=body.order,
-            embed=_embed(core, space.fingerprint),
+            embed=_embed(service, space.fingerprint),
             sample_size=body.sample,
         ).to_dict()
         del made["location"]
@@ -67,24 +67,26 @@ async def plan(request: Request) -> Response:
 
 async def start(request: Request) -> Response:
     """From the next query on the new encoder answers."""
-    context, core = context_of(request), core_of(request)
-    body = await read_json(request, UpgradeStart, executor=core.admin)
+    context, service = context_of(request), service_of(request)
+    body = await read_json(request, UpgradeStart, executor=service.admin)
     gallery = gallery_of(request)
 
     def step(job: JobRun) -> None:
-        space = _destination(core)
+        space = _destination(service)
         before = gallery.state.upgrade
-        with core.stepping:
+        with service.stepping:
             asked = {**body.model_dump(), "job": job.id}
             gallery.record(AuditEvent(who=gallery.who, what=START, details=asked))
             try:
                 Upgrade.start(
                     gallery,
-                    to=core.vectors if core.vectors is not None else space,
+                    to=service.vectors if service.vectors is not None else space,
                     mode=body.mode,
-                    bridge=_bridge(core, body),
+                    bridge=_bridge(service, body),
                     order=body.order,
-                    embed=None if core.vectors is not None else _embed(core, space.fingerprint),
+                    embed=None
+                    if service.vectors is not None
+                    else _embed(service, space.fingerprint),
                     sample_size=body.sample,
                     traffic=body.traffic,
                     override=body.override,
@@ -101,15 +103,15 @@ async def start(request: Request) -> Response:
 
 async def run(request: Request) -> Response:
     """The backfill, in this server; it goes on after a restart."""
-    context, core = context_of(request), core_of(request)
-    body = await read_json(request, UpgradeRun, executor=core.admin)
+    context, service = context_of(request), service_of(request)
+    body = await read_json(request, UpgradeRun, executor=service.admin)
     gallery = gallery_of(request)
 
     def step(job: JobRun) -> None:
         state = gallery.state
         if state.target is None:
             raise NotPossible("nothing is to be embedded; begin with /v1/upgrade/start")
-        if core.embed_into(state.target) is None:
+        if service.embed_into(state.target) is None:
             raise NotPossible(
                 f"this service has no encoder for {state.spaces[state.target]}; start it with "
                 "`new_encoder`, or run the backfill elsewhere: midspan upgrade run"
@@ -121,7 +123,7 @@ async def run(request: Request) -> Response:
 
 async def traffic(request: Request) -> Response:
     """Canary: the share of the queries that the new way answers; 0 is shadow."""
-    body = await read_json(request, UpgradeTraffic, executor=core_of(request).admin)
+    body = await read_json(request, UpgradeTraffic, executor=service_of(request).admin)
     gallery = gallery_of(request)
     return await _stepped(
         request, "traffic", lambda job: Upgrade(gallery).set_traffic(body.traffic), quick=True
@@ -130,7 +132,7 @@ async def traffic(request: Request) -> Response:
 
 async def pause(request: Request) -> Response:
     """The backfill stops within a batch, in every process. Searches go on."""
-    body = await read_json(request, UpgradePause, executor=core_of(request).admin)
+    body = await read_json(request, UpgradePause, executor=service_of(request).admin)
     gallery = gallery_of(request)
     return await _stepped(
         request, "pause", lambda job: Upgrade(gallery).pause(reason=body.reason), quick=True
@@ -139,13 +141,13 @@ async def pause(request: Request) -> Response:
 
 async def resume(request: Request) -> Response:
     """The backfill continues; after a gate that failed only with an override that says why."""
-    context, core = context_of(request), core_of(request)
-    body = await read_json(request, UpgradeResume, executor=core.admin)
+    context, service = context_of(request), service_of(request)
+    body = await read_json(request, UpgradeResume, executor=service.admin)
     gallery = gallery_of(request)
 
     def step(job: JobRun) -> None:
         Upgrade(gallery).resume(override=body.override)
-        if core.embed_into(gallery.state.target) is not None:
+        if service.embed_into(gallery.state.target) is not None:
             kept = context.worker.run_request()
             context.worker.request_run(gallery, max_rate=None if kept is None else kept.max_rate)
 
@@ -154,7 +156,7 @@ async def resume(request: Request) -> Response:
 
 async def retry(request: Request) -> Response:
     """Items that were given up are put back on the work list."""
-    await read_json(request, Empty, executor=core_of(request).admin)
+    await read_json(request, Empty, executor=service_of(request).admin)
     gallery = gallery_of(request)
 
     def step(job: JobRun) -> None:
@@ -167,8 +169,8 @@ async def retry(request: Request) -> Response:
 
 async def gate(request: Request) -> Response:
     """Ask the old service and today's the same queries. A FAIL pauses the upgrade."""
-    context, core = context_of(request), core_of(request)
-    await read_json(request, Empty, executor=core.admin)
+    context, service = context_of(request), service_of(request)
+    await read_json(request, Empty, executor=service.admin)
     gallery = gallery_of(request)
 
     def work(job: JobRun) -> dict[str, Any]:
@@ -182,12 +184,12 @@ async def gate(request: Request) -> Response:
 
 async def finish(request: Request) -> Response:
     """The new vectors alone answer; the old ones are kept until `forget`."""
-    core = core_of(request)
-    body = await read_json(request, UpgradeFinish, executor=core.admin)
+    service = service_of(request)
+    body = await read_json(request, UpgradeFinish, executor=service.admin)
     gallery = gallery_of(request)
 
     def step(job: JobRun) -> None:
-        with core.stepping:
+        with service.stepping:
             Upgrade(gallery).finish(
                 force=body.force, override=body.override, keep_old=body.keep_old
             )
@@ -197,12 +199,12 @@ async def finish(request: Request) -> Response:
 
 async def forget(request: Request) -> Response:
     """Drop the old vectors of a finished upgrade, for good, and return their disk."""
-    core = core_of(request)
-    await read_json(request, Empty, executor=core.admin)
+    service = service_of(request)
+    await read_json(request, Empty, executor=service.admin)
     gallery = gallery_of(request)
 
     def step(job: JobRun) -> None:
-        with core.stepping:
+        with service.stepping:
             Upgrade(gallery).forget()
 
     return await _stepped(request, "forget", step)
@@ -210,7 +212,7 @@ async def forget(request: Request) -> Response:
 
 async def rollback(request: Request) -> Response:
     """The old vectors answer again, from the next query on."""
-    body = await read_json(request, UpgradeRollback, executor=core_of(request).admin)
+    body = await read_json(request, UpgradeRollback, executor=service_of(request).admin)
     gallery = gallery_of(request)
 
     def step(job: JobRun) -> None:
@@ -221,7 +223,7 @@ async def rollback(request: Request) -> Response:
 
 async def curve(request: Request) -> Response:
     """Quality along the backfill, measured on shadow queries as it goes."""
-    points, baseline = await core_of(request).reading.run(context_of(request).quality.curve)
+    points, baseline = await service_of(request).reading.run(context_of(request).quality.curve)
     return answer(
         {
             "points": points_as_json(points),
@@ -232,7 +234,7 @@ async def curve(request: Request) -> Response:
 
 async def flips(request: Request, limit: Limit = 20) -> Response:
     """The worst negative flips of the last measurement: right before, wrong now."""
-    recorded = await core_of(request).reading.run(context_of(request).quality.last_flips)
+    recorded = await service_of(request).reading.run(context_of(request).quality.last_flips)
     return answer(
         {
             "flips": [asdict(one) for one in recorded.flips[:limit]],
@@ -248,12 +250,12 @@ async def failures(
     limit: Limit = 100,
 ) -> Response:
     """Items that were given up, with reasons."""
-    core = core_of(request)
-    failures = await core.reading.run(core.gallery.work.failures, after=after, limit=limit)
+    service = service_of(request)
+    failures = await service.reading.run(service.gallery.work.failures, after=after, limit=limit)
     following = failures[-1].id if len(failures) == limit else None
     admin = is_admin(request)
     shown = [
-        {**asdict(one), "uri": one.uri if admin else core.image_roots.shown(one.uri)}
+        {**asdict(one), "uri": one.uri if admin else service.image_roots.shown(one.uri)}
         for one in failures
     ]
     return answer({"failures": shown, "next": following})
@@ -275,13 +277,13 @@ async def _stepped(
     return await as_job(request, f"upgrade {name}", work, quick=quick)
 
 
-def _embed(core: Core, fingerprint: str) -> Embed | None:
-    embed = core.embed_into(fingerprint)
+def _embed(service: SearchService, fingerprint: str) -> Embed | None:
+    embed = service.embed_into(fingerprint)
     return None if embed is None else piecewise(embed)
 
 
-def _destination(core: Core) -> Space:
-    space = core.destination()
+def _destination(service: SearchService) -> Space:
+    space = service.destination()
     if space is None:
         raise NotPossible(
             "where to? start the service with `new_encoder`, or with new_vectors in its settings"
@@ -289,5 +291,5 @@ def _destination(core: Core) -> Space:
     return space
 
 
-def _bridge(core: Core, body: UpgradeSettings) -> Any:
-    return core.settings.bridge if body.mode in ("map-query", "map-gallery") else None
+def _bridge(service: SearchService, body: UpgradeSettings) -> Any:
+    return service.settings.bridge if body.mode in ("map-query", "map-gallery") else None

@@ -16,9 +16,9 @@ from midspan.service.app import create_app
 from midspan.service.auth import check_exposure, load_tokens
 from midspan.service.connections import with_deadline
 from midspan.service.context import Context
-from midspan.service.core import Core
 from midspan.service.encoding import Shelf
 from midspan.service.resources import Resources
+from midspan.service.search_service import SearchService
 from midspan.service.settings import ServerSettings, Settings
 from midspan.service.tracing import Tracing
 
@@ -48,19 +48,21 @@ def build(settings: Settings) -> FastAPI:
     tokens = load_tokens(server.tokens)
     check_exposure(host=server.host, loopback=server.loopback, tokens=tokens)
     tracing = Tracing.from_environment()
-    cores: list[Core] = []
+    services: list[SearchService] = []
     shelf: Shelf = {}
     resources = Resources(server.limits)
     try:
         for one in settings.galleries:
-            cores.append(Core.open(one, resources=resources, shelf=shelf, default=not cores))
-        return create_app(*cores, tokens=tokens, server=server, tracing=tracing)
+            services.append(
+                SearchService.open(one, resources=resources, shelf=shelf, default=not services)
+            )
+        return create_app(*services, tokens=tokens, server=server, tracing=tracing)
     except BaseException:
-        for core in cores:
-            core.stop()
+        for service in services:
+            service.stop()
         resources.close()
-        for core in cores:
-            core.close()
+        for service in services:
+            service.close()
         raise
 
 

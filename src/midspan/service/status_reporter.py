@@ -7,8 +7,8 @@ from dataclasses import asdict
 from typing import Any
 
 from midspan.gallery import Gallery, State
-from midspan.service.core import Core
 from midspan.service.encoding import query_spaces
+from midspan.service.search_service import SearchService
 from midspan.service.upgrade_worker import UpgradeWorker
 from midspan.upgrade import ORDERS, Record
 from midspan.upgrade.status import status
@@ -39,8 +39,8 @@ class Ages:
 class StatusReporter:
     """Blocking: for threads."""
 
-    def __init__(self, core: Core, worker: UpgradeWorker) -> None:
-        self._core, self._worker = core, worker
+    def __init__(self, service: SearchService, worker: UpgradeWorker) -> None:
+        self._service, self._worker = service, worker
         self._keys: tuple[float, list[str]] = (-KEYS_FOR, [])
         self._ages = Ages()
 
@@ -49,12 +49,12 @@ class StatusReporter:
         return {"gallery": self.gallery(), "upgrade": self.upgrade()}
 
     def gallery(self) -> dict[str, Any]:
-        core, gallery = self._core, self._core.gallery
+        service, gallery = self._service, self._service.gallery
         state, counts = gallery.state, gallery.count()
-        destination = core.destination()
-        image_search = _can_embed(core, state)
+        destination = service.destination()
+        image_search = _can_embed(service, state)
         return {
-            "name": core.name,
+            "name": service.name,
             "location_kind": gallery.engine,
             "items": counts.items,
             "failed": counts.failed,
@@ -66,7 +66,7 @@ class StatusReporter:
                     "dim": space.dim,
                     "metric": space.metric,
                     "role": _role(fingerprint, state),
-                    "encoder": fingerprint in core.encoders,
+                    "encoder": fingerprint in service.encoders,
                 }
                 for fingerprint, space in state.spaces.items()
             },
@@ -75,7 +75,7 @@ class StatusReporter:
             else None,
             "payload_keys": self._payload_keys(gallery),
             "image_search": image_search,
-            "uploads": core.image_roots.uploads is not None and image_search,
+            "uploads": service.image_roots.uploads is not None and image_search,
             "can_upgrade": state.upgrade is None and destination is not None,
             "destination": None if destination is None else destination.name,
             "orders": [USUAL, *(name for name in ORDERS if name != USUAL)],
@@ -83,21 +83,21 @@ class StatusReporter:
 
     def glance(self) -> dict[str, Any]:
         """For the list of galleries."""
-        core = self._core
-        state = core.gallery.state
+        service = self._service
+        state = service.gallery.state
         record = Record.of(state)
         return {
-            "items": core.gallery.count().items,
-            "image_search": _can_embed(core, state),
+            "items": service.gallery.count().items,
+            "image_search": _can_embed(service, state),
             "phase": "none" if record is None else record.phase,
         }
 
     def upgrade(self) -> dict[str, Any]:
-        gallery, worker = self._core.gallery, self._worker
+        gallery, worker = self._service.gallery, self._worker
         report = status(gallery).to_dict()
         del report["location"], report["indexes"]
-        report["arms"] = {arm: asdict(one) for arm, one in self._core.arms.times().items()}
-        told = self._core.arms.compared()
+        report["arms"] = {arm: asdict(one) for arm, one in self._service.arms.times().items()}
+        told = self._service.arms.compared()
         report["compared"] = None if told is None else asdict(told)
         if (rate := worker.rate) is not None:
             report["rate"] = rate
@@ -121,9 +121,9 @@ class StatusReporter:
         return report
 
     def tell_metrics(self) -> None:
-        core, report = self._core, self.upgrade()
-        core.metrics.set_gallery(
-            core.name,
+        service, report = self._service, self.upgrade()
+        service.metrics.set_gallery(
+            service.name,
             by_space=report["by_space"],
             pending=report["old"],
             failed=report["failed"],
@@ -131,21 +131,21 @@ class StatusReporter:
             gate=report["gate"],
             phase=report["phase"],
         )
-        state = core.gallery.state
+        state = service.gallery.state
         indexes = {
             state.spaces[space].name: index
-            for space, index in core.gallery.index_status().items()
+            for space, index in service.gallery.index_status().items()
             if space in state.spaces
         }
-        core.metrics.set_indexes(core.name, indexes)
-        core.metrics.set_ages(
-            core.name,
+        service.metrics.set_indexes(service.name, indexes)
+        service.metrics.set_ages(
+            service.name,
             indexes={
                 space: self._ages.since(f"index {space}", 0 if index.unindexed else object())
                 for space, index in indexes.items()
             },
             lag=self._ages.since("backfill", report["old"] or object()),
-            lease_losses=len(core.gallery.audit_log(limit=LOSSES, what=LOST)),
+            lease_losses=len(service.gallery.audit_log(limit=LOSSES, what=LOST)),
         )
 
     def _payload_keys(self, gallery: Gallery) -> list[str]:
@@ -157,8 +157,8 @@ class StatusReporter:
         return keys
 
 
-def _can_embed(core: Core, state: State) -> bool:
-    return any(space in core.encoders for space in query_spaces(state))
+def _can_embed(service: SearchService, state: State) -> bool:
+    return any(space in service.encoders for space in query_spaces(state))
 
 
 def _role(fingerprint: str, state: State) -> str:

@@ -16,8 +16,8 @@ from typing import Any
 from midspan.errors import MidspanError
 from midspan.gallery import AuditEvent, Gallery, State
 from midspan.service import logs
-from midspan.service.core import Core
 from midspan.service.quality import Quality
+from midspan.service.search_service import SearchService
 from midspan.upgrade import (
     Embed,
     Embedded,
@@ -48,8 +48,8 @@ class RunRequest:
 class UpgradeWorker:
     """One thread. `wake` after a change saves it the wait for its next look."""
 
-    def __init__(self, core: Core, quality: Quality) -> None:
-        self._core, self._quality = core, quality
+    def __init__(self, service: SearchService, quality: Quality) -> None:
+        self._service, self._quality = service, quality
         self._stop = threading.Event()
         self._look = threading.Event()
         self._rate = _Rate()
@@ -88,10 +88,10 @@ class UpgradeWorker:
 
     def run_request(self) -> RunRequest | None:
         """Read from the trail once for each upgrade, then kept."""
-        record = Record.of(self._core.gallery.state)
+        record = Record.of(self._service.gallery.state)
         started = None if record is None else record.started
         if self._request is None or self._request[0] != started:
-            self._request = (started, run_request(self._core.gallery.audit_log(limit=TRAIL)))
+            self._request = (started, run_request(self._service.gallery.audit_log(limit=TRAIL)))
         return self._request[1]
 
     # ---- the thread
@@ -124,22 +124,22 @@ class UpgradeWorker:
         self.error = message
 
     def _go_on(self) -> None:
-        state = self._core.gallery.state
+        state = self._service.gallery.state
         record = Record.of(state)
         if record is not None and (record.phase in ("mapping", "forgetting") or _due(record)):
             # A route that does it at this moment is not disturbed; one that died is taken over.
-            if self._core.stepping.acquire(blocking=False):
+            if self._service.stepping.acquire(blocking=False):
                 try:
                     self._take_over(record)
                 finally:
-                    self._core.stepping.release()
+                    self._service.stepping.release()
         elif state.target is not None and (
             record is None or record.phase in ("running", "finished")
         ):
             self._backfill(state, record)
 
     def _take_over(self, record: Record) -> None:
-        gallery = self._core.gallery
+        gallery = self._service.gallery
         if record.phase != "mapping":
             self.doing = "forgetting"
             forget(gallery)
@@ -155,13 +155,13 @@ class UpgradeWorker:
         )
 
     def _backfill(self, state: State, record: Record | None) -> None:
-        gallery = self._core.gallery
+        gallery = self._service.gallery
         if gallery.count().pending == 0:
             return
         request = self.run_request()
         if request is None and record is not None:
             return
-        embed = self._core.embed_into(state.target)
+        embed = self._service.embed_into(state.target)
         if embed is None:
             if request is not None:
                 assert state.target is not None
@@ -170,7 +170,7 @@ class UpgradeWorker:
                     "has no encoder for it: start it with `new_encoder`"
                 )
             return
-        settings = self._core.settings
+        settings = self._service.settings
         self.doing = "backfill"
         self._rate = _Rate()
         rate = settings.max_rate if request is None else request.max_rate or settings.max_rate
@@ -194,7 +194,7 @@ class UpgradeWorker:
         """Asked before each batch, and so the place to leave when the service closes."""
         if self._stop.is_set():
             raise _Stopping
-        return self._core.metrics.recent.p99()
+        return self._service.metrics.recent.p99()
 
     def _counted(self, embed: Embed, *, every: int | None) -> Embed:
         """As it is, with a look at the clock; and a measurement each `every` items."""
@@ -207,7 +207,7 @@ class UpgradeWorker:
                 raise _Stopping
             if every is not None and seen - measured >= every:
                 measured = seen
-                self._quality.measure(self._core.gallery)
+                self._quality.measure(self._service.gallery)
             made = last(given)
             count = len(made.vectors) + len(made.failed) + len(made.hopeless)
             self._rate.add(count)
@@ -218,7 +218,7 @@ class UpgradeWorker:
 
     def _check(self) -> Callable[[], GateResult]:
         """The gate along the way: a FAIL pauses the upgrade."""
-        return lambda: self._quality.judge(self._core.gallery)
+        return lambda: self._quality.judge(self._service.gallery)
 
 
 def _due(record: Record) -> bool:

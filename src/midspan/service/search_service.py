@@ -6,7 +6,8 @@ import asyncio
 import socket
 import threading
 import zlib
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from midspan.data.decode import Pixels
 from midspan.encoders.runtimes import check_runtime
 from midspan.errors import MidspanError, SpaceMismatch
-from midspan.gallery import Filter, Gallery, Hit, State, parse_filter
+from midspan.gallery import Filter, Gallery, Hit, State
 from midspan.gallery.routing import Arm
 from midspan.gallery.search_log import SearchLog
 from midspan.service import logs
@@ -34,31 +35,28 @@ SEARCHED_TOGETHER = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SearchParams:
     """How to search; equal ones are answered together."""
 
     k: int
-    filter: str | None  # JSON
-    threshold: float | None
-    exact: bool
+    filter: Filter | None = field(default=None, compare=False)
+    threshold: float | None = None
+    exact: bool = False
     spaces: tuple[str | None, ...] = (None,)  # fingerprints or names, in the order of the vectors
     arm: Arm | None = None
+    filter_key: str = field(init=False)  # to Python 1 and True are equal, to a filter they are not
 
-    def parsed(self) -> Filter | None:
-        if self.filter is None:
-            return None
-        from pydantic_core import from_json
-
-        return parse_filter(from_json(self.filter))
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "filter_key", repr(self.filter))
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SearchResults:
     hits: list[list[Hit]]
     new: str | None  # fingerprint of the space that is called new; None: no upgrade is open
 
 
-class Core:
+class SearchService:
     """One gallery; made before the server starts, closed after its last answer."""
 
     def __init__(
@@ -104,7 +102,7 @@ class Core:
             wait=limits.encode_wait,
             waiting=limits.waiting,
         )
-        self.search = Batcher[tuple[FloatArray, ...], Found](
+        self.search = Batcher[tuple[FloatArray, ...], SearchResults](
             "search",
             self._search,
             size=SEARCHED_TOGETHER,
@@ -120,7 +118,7 @@ class Core:
         resources: Resources,
         shelf: Shelf | None = None,
         default: bool = True,
-    ) -> Core:
+    ) -> SearchService:
         """shelf: encoders that other galleries of the service loaded."""
         names = [name for name in (settings.encoder, settings.new_encoder) if name is not None]
         runtime = check_runtime(settings.runtime)
@@ -154,7 +152,7 @@ class Core:
         return self.gallery.state
 
     def acting_as(self, caller: Caller, *, address: str, request_id: str) -> Gallery:
-        """The same gallery; the trail shows who asked for it."""
+        """The same gallery; the audit log shows who asked for it."""
         who = f"{caller.name} from {address}, request {request_id}"
         return self.gallery.acting_as(who[:200])
 
@@ -211,25 +209,33 @@ class Core:
         assert loaded is not None
         return list(loaded.vectors(images))
 
-    def _search(self, asked: Asked, queries: list[tuple[FloatArray, ...]]) -> list[Found]:
+    def _search(
+        self, params: SearchParams, queries: list[tuple[FloatArray, ...]]
+    ) -> list[SearchResults]:
         """Each of `queries` are vectors in each of the spaces."""
         state = self.gallery.state
-        spaces = [self.space_called(space, state) for space in asked.spaces]
+        spaces = [self.space_called(space, state) for space in params.spaces]
         matrices = [np.concatenate(some) for some in zip(*queries, strict=True)]
-        hits = self.gallery.search_in(
-            list(zip(spaces, matrices, strict=True)),
-            arm=asked.arm,
-            k=asked.k,
-            filter=asked.parsed(),
-            exact=asked.exact,
-            threshold=asked.threshold,
-        )
+        hits = self.search_in(list(zip(spaces, matrices, strict=True)), params)
         self.log.note(hits)
         new, found, start = newest(state), [], 0
         for query in queries:
-            found.append(Found(hits[start : start + len(query[0])], new))
+            found.append(SearchResults(hits[start : start + len(query[0])], new))
             start += len(query[0])
         return found
+
+    def search_in(
+        self, queries: Sequence[tuple[Space, FloatArray]], params: SearchParams
+    ) -> list[list[Hit]]:
+        """Not counted among what live queries return."""
+        return self.gallery.search_in(
+            queries,
+            arm=params.arm,
+            k=params.k,
+            filter=params.filter,
+            exact=params.exact,
+            threshold=params.threshold,
+        )
 
     # ---- one item, one image
 
@@ -253,18 +259,18 @@ class Core:
         """(1, D) by each encoder."""
         return tuple([one.text(text) for one in encoders])
 
-    def more_like(self, id: str, asked: Asked) -> Found:
+    def more_like(self, id: str, params: SearchParams) -> SearchResults:
         """The items nearest to a stored one, without itself, in whatever state an upgrade is."""
         state = self.gallery.state
-        hits = self.gallery.more_like(id, k=asked.k, filter=asked.parsed(), exact=asked.exact)
-        if asked.threshold is not None:
-            hits = [hit for hit in hits if hit.score >= asked.threshold]
+        hits = self.gallery.more_like(id, k=params.k, filter=params.filter, exact=params.exact)
+        if params.threshold is not None:
+            hits = [hit for hit in hits if hit.score >= params.threshold]
         self.log.note([hits])
-        return Found([hits], newest(state))
+        return SearchResults([hits], newest(state))
 
 
 def _check_encoder(settings: GallerySettings, gallery: Gallery, encoders: Encoders) -> None:
-    """An encoder that fits nothing in this gallery is a mistake to be told of at once."""
+    """An encoder that fits nothing in this gallery is a mistake that the start reports."""
     if settings.encoder is None or any(one in encoders for one in gallery.state.spaces):
         return
     gallery.check_encoder(encoders.loaded[0].space)
