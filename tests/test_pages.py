@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import socket
+import subprocess
+import sys
+import time
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+import midspan as ms
 from midspan.cli import app
 
 ROOT = Path(__file__).parent.parent
 PAGES = ["README.md", *(f"docs/tutorials/{name}.md" for name in ("bridge", "train", "serve"))]
-BLOCK = re.compile(r"```(python|console|text)\n(.*?)```", flags=re.DOTALL)
+BLOCK = re.compile(r"```(python|console|sh|text)\n(.*?)```", flags=re.DOTALL)
 
 
 NOTEBOOKS = sorted((ROOT / "examples" / "notebooks").glob("*.ipynb"))
@@ -39,6 +46,27 @@ def test_notebook_runs_in_a_kernel(notebook: Path, tmp_path: Path) -> None:
     assert any(one.outputs for one in cells)
 
 
+@contextlib.contextmanager
+def serving(command: str) -> Iterator[str]:
+    """`midspan serve …` of a page, on a free port; its address when it answers."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    words = [sys.executable, "-m", "midspan", *command.split()[1:], "--port", port]
+    with subprocess.Popen(words) as server:
+        try:
+            with ms.Client(f"http://127.0.0.1:{port}") as client:
+                until = time.monotonic() + 120
+                while not client.ready():
+                    assert server.poll() is None, "the service has ended"
+                    assert time.monotonic() < until, "the service does not answer"
+                    time.sleep(0.1)
+            yield f"127.0.0.1:{port}"
+        finally:
+            server.terminate()
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES)
 def test_blocks_of_a_page_run_one_after_another(
     page: str,
@@ -49,18 +77,22 @@ def test_blocks_of_a_page_run_one_after_another(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MIDSPAN_CACHE", str(tmp_path / "cache"))
     names: dict[str, object] = {}
-    ran, printed = 0, ""
-    for language, block in BLOCK.findall((ROOT / page).read_text(encoding="utf-8")):
-        if language == "python":
-            exec(compile(block, page, "exec"), names)
-            printed, ran = capsys.readouterr().out, ran + 1
-        elif language == "console":
-            for line in re.findall(r"^\$ midspan (.*)$", block, flags=re.MULTILINE):
-                result = CliRunner().invoke(app, line.split())
-                # a gate's answer (0, 1 or 3) is an answer; 2 and exceptions are errors
-                assert result.exit_code in (0, 1, 3), (line, result.output)
-                assert result.exception is None or isinstance(result.exception, SystemExit), line
-                ran += 1
-        else:  # what the block before printed
-            assert block.split() == printed.split()
+    ran, printed, address = 0, "", "127.0.0.1:8080"
+    with contextlib.ExitStack() as servers:
+        for language, block in BLOCK.findall((ROOT / page).read_text(encoding="utf-8")):
+            if language == "python":
+                exec(compile(block.replace("127.0.0.1:8080", address), page, "exec"), names)
+                printed, ran = capsys.readouterr().out, ran + 1
+            elif language == "console":
+                for line in re.findall(r"^\$ midspan (.*)$", block, flags=re.MULTILINE):
+                    result = CliRunner().invoke(app, line.split())
+                    # a gate's answer (0, 1 or 3) is an answer; 2 and exceptions are errors
+                    assert result.exit_code in (0, 1, 3), (line, result.output)
+                    assert result.exception is None or isinstance(result.exception, SystemExit)
+                    ran += 1
+            elif language == "sh":  # others are for tests/test_doc_commands.py
+                if block.startswith("midspan serve "):
+                    address = servers.enter_context(serving(block.strip()))
+            else:  # what the block before printed
+                assert block.split() == printed.split()
     assert ran >= 3
