@@ -88,7 +88,7 @@ def child(arm: str, encoder: Path, images: Path, count: int) -> None:
 
         loaded = load_embedder(encoder, runtime="auto" if arm == "embed" else "torch")
         if isinstance(loaded, OnnxEncoder):  # bare loops open theirs before the clock runs, too
-            loaded.lanes(len(pictures) // BATCH)
+            loaded.workers(len(pictures) // BATCH)
         started, cpu = time.perf_counter(), time.process_time()
         size = 64 if arm == "before" else None
         vectors = loaded.embed(pictures, progress=False, batch_size=size).vectors

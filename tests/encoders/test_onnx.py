@@ -119,8 +119,8 @@ def test_onnx_changed_weights_raise_encoder_error(exported: Path, tmp_path: Path
 @pytest.mark.parametrize(
     ("note", "error", "message"),
     [
-        ("{", FormatError, "note in the file is broken"),
-        ("{}", FormatError, "note in the file is broken"),
+        ("{", FormatError, "metadata in the file is broken"),
+        ("{}", FormatError, "metadata in the file is broken"),
         ('{"space": {"name": "x"}, "normalise": true}', FormatError, "space is not readable"),
     ],
 )
@@ -244,7 +244,7 @@ def test_onnx_unfit_foreign_file_raises_encoder_error(tmp_path: Path) -> None:
     with pytest.raises(EncoderError, match=r"of shape \['n', 4, 6, 3\], but its images come as"):
         OnnxEncoder(nhwc, preprocessing=RGB)
     maps = foreign(tmp_path / "maps.onnx", shape=["n", 3, 4, 6], op="keep")
-    with pytest.raises(EncoderError, match=r"gives \(1, 3, 1, 1\) for one image"):
+    with pytest.raises(EncoderError, match=r"for one image, got \(1, 3, 1, 1\)"):
         OnnxEncoder(maps, preprocessing=RGB)
     two = foreign(tmp_path / "two.onnx", shape=["n", 3, 4, 6], inputs=2)
     with pytest.raises(EncoderError, match="has 2 inputs"):

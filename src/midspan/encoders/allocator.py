@@ -17,7 +17,7 @@ from functools import cache
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
 MOST = 2**31 - 1  # mallopt takes an int
 
-# Whoever set one of these has chosen already.
+# Set by the user: these settings take precedence.
 CHOSEN = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_MMAP_MAX_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES")
 
 

@@ -74,7 +74,7 @@ def build_encoder(
 
 
 def check_forward(encoder: Encoder) -> None:
-    """One blank image through it, so that what does not fit together is said now."""
+    """One blank image through it, so that parts that do not fit together raise now."""
     if not encoder.takes_images:
         return
     preprocessing = encoder.preprocessing

@@ -1,4 +1,4 @@
-"""How far a confidence may go. On its own, so that run files are read without torch."""
+"""The range of a confidence. A module of its own, so that run files are read without torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The device that a name means, or a clear word why there is none."""
+"""The device of a name, or an error that says why there is none."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from midspan.data.decode import Pixels, fit_array
 from midspan.data.sources import ArraySource, CachedSource, Readable
 from midspan.encoders.inputs import Embeddable, Layout, OpenedImages, images_of
 from midspan.encoders.preprocessing import Preprocessing
-from midspan.encoders.runtimes.lanes import Lanes
+from midspan.encoders.runtimes.parallel import Workers
 from midspan.errors import EncoderError, SpaceMismatch
 from midspan.image_size import ImageSize
 from midspan.spaces import URI, Column, Embeddings, FloatArray, IntArray, Space, StrArray
@@ -49,7 +49,7 @@ class Source:
     read: Callable[[IntArray], npt.NDArray[Any]]
     read_readable: Callable[[IntArray], Readable] | None = None  # what can be decoded of them
     numbered: bool = False  # see Embeddings
-    instant: bool = True  # reading is plain indexing: a thread for it would only be in the way
+    instant: bool = True  # reading is plain indexing: a thread for it would only cost time
 
 
 def image_source(
@@ -169,17 +169,17 @@ def embed_source(
     batch_size: int,
     show: bool,
     on_failure: OnFailure | None,
-    lanes: Callable[[int], Lanes | None] | None = None,
+    workers: Callable[[int], Workers | None] | None = None,
 ) -> Embeddings:
     """Where reading takes time, the next batch is read in a thread while `run` works on this one.
 
-    lanes: asked with the number of batches to come; from the first that it gives, these are read
-    and run side by side.
-    on_failure: told of each image that cannot be decoded, which is then left out; without it such
-    an image is an ImageError.
+    workers: called with the number of remaining batches; once it returns Workers, these are read
+    and run in parallel.
+    on_failure: called with each image that cannot be decoded, which is then left out; without it
+    such an image is an ImageError.
     """
     if batch_size < 1:
-        raise EncoderError(f"batch_size {batch_size}: wanted 1 or more")
+        raise EncoderError(f"batch_size: expected 1 or more, got {batch_size}")
     vectors = np.empty((len(source.ids), space.dim), dtype=np.float32)
     done_rows: list[IntArray] = []
     lenient = on_failure is not None
@@ -200,7 +200,7 @@ def embed_source(
         def one_by_one() -> Iterator[IntArray]:
             nonlocal wide
             while waiting:
-                wide = lanes(len(waiting)) if lanes is not None else None
+                wide = workers(len(waiting)) if workers is not None else None
                 if wide is not None:
                     return
                 yield waiting.popleft()
@@ -210,14 +210,14 @@ def embed_source(
         for got in coming:
             yield compute(run, got)
         if wide is not None:
-            many: Lanes = wide
-            side_by_side = _side_by_side(
+            many: Workers = wide
+            side_by_side = _in_parallel(
                 lambda rows: compute(many.run, read(rows)), waiting, many.count
             )
             yield from side_by_side
 
     label = f"embed with {space.name}"
-    show = show and len(vectors) > 1  # nobody waits for one query
+    show = show and len(vectors) > 1  # one query needs no bar
     with progress.bar(label, total=len(vectors), unit="items", show=show) as done:
         for rows, failed, out in computed(_blocks(len(vectors), batch_size)):
             for row, reason in failed:
@@ -260,7 +260,7 @@ def _one_ahead(read: Callable[[IntArray], Read], blocks: Iterable[IntArray]) -> 
         yield coming.result()
 
 
-def _side_by_side(
+def _in_parallel(
     compute: Callable[[IntArray], Read], blocks: Iterable[IntArray], count: int
 ) -> Iterator[Read]:
     """In the order of the blocks; few are under way at a time."""
@@ -282,8 +282,8 @@ def _checked(out: FloatArray, *, ids: StrArray, space: Space, unit: bool) -> Flo
     """The vectors as they are stored: (B, D), finite, and of length 1 if `unit`."""
     if out.shape != (len(ids), space.dim):
         raise EncoderError(
-            f"encoder {space.name!r} gave {out.shape} for {len(ids)} items; "
-            f"wanted ({len(ids)}, {space.dim})"
+            f"encoder {space.name!r}: expected vectors ({len(ids)}, {space.dim}) "
+            f"for {len(ids)} items, got {out.shape}"
         )
     norms = np.sqrt(np.einsum("nd,nd->n", out, out, dtype=np.float64))
     broken = ~np.isfinite(norms)

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """What an encoder says of a batch."""
+    """The output of an encoder for a batch."""
 
     vectors: Tensor  # (B, D), not normalised as a whole
     confidence: Tensor | None  # (B, K) > 0, one for each sub-embedding
@@ -113,7 +113,7 @@ class Encoder(nn.Module):
         return Encoded(self.from_features(features), self.confidence_of(features))
 
     def features(self, x: Tensor) -> Tensor:
-        """What the backbone says: a map (B, F, h, w), or (B, F)."""
+        """Output of the backbone: a map (B, F, h, w), or (B, F)."""
         if x.ndim != (4 if self.takes_images else 2) or x.shape[1] != self._inputs:
             expected = f"(B, {self._inputs}, H, W)" if self.takes_images else f"(B, {self._inputs})"
             raise EncoderError(
@@ -209,7 +209,7 @@ class Encoder(nn.Module):
         config: dict[str, Any] = {"name": self.head.name}
         if (
             self.sub_embeddings > 1 or self.confidence is not None
-        ):  # plain encoders keep their print
+        ):  # plain encoders keep their fingerprint
             config["sub_embeddings"] = self.sub_embeddings
             config["confident"] = self.confidence is not None
         return config

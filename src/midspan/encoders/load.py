@@ -88,8 +88,8 @@ def load_embedder(
     """Load an encoder that only embeds, in the runtime that is fastest here.
 
     runtime: "auto" on a CPU is ONNX Runtime, as soon as a graph of the encoder is in the cache or
-    an export pays, and torch until then; a long job tries OpenVINO beside it, if it is installed,
-    and keeps to what is faster. "onnx" and "openvino" are errors where they cannot be had.
+    an export pays, and torch until then; a long job tries OpenVINO too, if it is installed,
+    and stays with the faster one. "onnx" and "openvino" raise where they are not available.
     The space is the same. now: export before the first image instead of during a long job.
     """
     check_runtime(runtime)
@@ -148,7 +148,7 @@ def _onnx() -> bool:
 
 
 def _files(text: str, path: Path) -> list[Path] | None:
-    """The files that make the encoder; None where that cannot be said without loading it."""
+    """The files that make the encoder; None where that is not known without loading it."""
     scheme = text.partition(":")[0]
     if path.is_dir():
         folder = _folder(path)
@@ -171,12 +171,12 @@ def _files(text: str, path: Path) -> list[Path] | None:
 
 
 def may_judge(where: str | Path) -> bool:
-    """Whether the encoder of a folder says how sure it is: by confidences, or by a fitted head."""
+    """Whether the encoder of a folder gives an uncertainty: by confidences, or by a fitted head."""
     folder = _folder(Path(where))
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         confident = bool(config["head"].get("confident"))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # loading says what is wrong
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # loading reports the error
         return False
     return confident or (folder / UNCERTAINTY).is_file()
 

@@ -23,7 +23,7 @@ from midspan.encoders.embedding import (
 )
 from midspan.encoders.inputs import Embeddable, Layout
 from midspan.encoders.preprocessing import Preprocessing
-from midspan.encoders.runtimes.lanes import Lanes, fastest_lanes, lane_count
+from midspan.encoders.runtimes.parallel import Workers, fastest_run, worker_count
 from midspan.encoders.runtimes.session import import_extra, open_session
 from midspan.errors import EncoderError, FormatError
 from midspan.spaces import Embeddings, FloatArray, Space, fingerprint
@@ -53,7 +53,7 @@ class OnnxEncoder:
         runtime: str = "onnx",
     ) -> None:
         self._path = path = Path(path)
-        self._lanes: Lanes | None = None
+        self._workers: Workers | None = None
         self.any_runtime = False  # a long job may use whichever runtime is faster
         self.load_whole: Callable[[], Encoder] | None = None  # its model: text needs all of it
         self._whole: Encoder | None = None
@@ -77,7 +77,7 @@ class OnnxEncoder:
 
     @property
     def takes_text(self) -> bool:
-        """A graph has the image tower alone; text goes through the model that it was made from."""
+        """A graph has only the image tower; text uses the model it was exported from."""
         whole = self._with_text()
         return whole is not None and whole.takes_text
 
@@ -141,42 +141,40 @@ class OnnxEncoder:
             batch_size=fixed if isinstance(fixed, int) else size,
             show=progress,
             on_failure=on_failure,
-            lanes=self.lanes,
+            workers=self.workers,
         )
 
-    def lanes(self, batches: int) -> Lanes | None:
+    def workers(self, batches: int) -> Workers | None:
         """A second session for so many batches to come, if they are worth it."""
         if self.device != "cpu" or not self.takes_images:
             return None
-        if self._lanes is None and (count := lane_count(batches)) > 1:
+        if self._workers is None and (count := worker_count(batches)) > 1:
             if self.any_runtime:
-                run = fastest_lanes(
-                    self._path, self.space.fingerprint, count=count, batches=batches
-                )
+                run = fastest_run(self._path, self.space.fingerprint, count=count, batches=batches)
             else:
                 runtime = self.session.runtime
-                run = open_session(self._path, device="cpu", runtime=runtime, lanes=count).run
-            self._lanes = Lanes(count, partial(self._filled, run))
-        return self._lanes if batches > 1 else None
+                run = open_session(self._path, device="cpu", runtime=runtime, workers=count).run
+            self._workers = Workers(count, partial(self._filled, run))
+        return self._workers if batches > 1 else None
 
     # ---- inside ----------------------------------------------------------------------------------
 
     def _read_note(self, note: str, *, path: Path) -> None:
         try:
-            told = json.loads(note)
-            self.space = Space.from_json(json.dumps(told["space"]), source=str(path))
-            self.normalise = bool(told["normalise"])
-            self._origin = str(told.get("source", ""))
-            raw, digest = told["preprocessing"], told.pop("digest")
+            metadata = json.loads(note)
+            self.space = Space.from_json(json.dumps(metadata["space"]), source=str(path))
+            self.normalise = bool(metadata["normalise"])
+            self._origin = str(metadata.get("source", ""))
+            raw, digest = metadata["preprocessing"], metadata.pop("digest")
         except (ValueError, KeyError, TypeError) as error:
             raise FormatError(
-                f"{path}: midspan's note in the file is broken ({error!r})"
+                f"{path}: midspan's metadata in the file is broken ({error!r})"
             ) from error
         if raw is not None:
             self._preprocessing = Preprocessing.from_dict(raw, source=str(path))
         self._check_input(path)
         onnx = import_extra("onnx", required_for="an encoder in an ONNX file")
-        if file_digest(onnx.load(path), told) != digest:
+        if file_digest(onnx.load(path), metadata) != digest:
             raise EncoderError(
                 f"{path}: the file was changed after its export (quantised, optimised?), so "
                 f"its vectors are no longer those of {self.space}; open it with preprocessing=… "
@@ -195,7 +193,7 @@ class OnnxEncoder:
         output = self.run(p.array(blank))
         if output.ndim != 2:
             raise EncoderError(
-                f"{path}: gives {output.shape} for one image, wanted one vector (1, D)"
+                f"{path}: expected one vector (1, D) for one image, got {output.shape}"
             )
         parts = (path.read_bytes(), p.to_json(), str(self.normalise))
         self.space = Space(
@@ -237,7 +235,7 @@ class OnnxEncoder:
 
 
 def file_digest(model: Any, note: Mapping[str, Any]) -> str:
-    """Of the network and of what we say about it: whoever changes either has another space."""
+    """Of the network and its metadata: a change of either makes another space."""
     digest = hashlib.sha256(model.graph.SerializeToString(deterministic=True))
     digest.update(json.dumps(note, sort_keys=True).encode())
     return digest.hexdigest()

@@ -45,7 +45,7 @@ def export_onnx(encoder: Encoder, path: str | Path, *, check: bool = True) -> Pa
                 dynamic_shapes=({0: torch.export.Dim("batch")},),
                 verbose=False,
             )
-    except Exception as error:  # the exporter has many kinds
+    except Exception as error:  # the exporter raises many types
         raise EncoderError(
             f"encoder {encoder.name!r} cannot be exported to ONNX ({error})"
         ) from error
@@ -109,7 +109,7 @@ def _check_against_torch(path: Path, *, encoder: Encoder, wrapped: Any) -> None:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without torch's remarks about its own inside."""
+    """Without torch's internal warnings."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)

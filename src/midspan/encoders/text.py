@@ -1,6 +1,6 @@
-"""Text queries: the text tower of a model like CLIP, beside the encoder of its image tower.
+"""Text queries: the text tower of a model like CLIP, next to the encoder of its image tower.
 
-Text and images share a space only where the encoder gives the very features that the model itself
+Text and images share a space only where the encoder gives the same features that the model
 compares with text. The tower is loaded when the first text comes, and tried on an image first.
 """
 
@@ -43,7 +43,7 @@ class TextTower:
         self._normalise = normalise
         self._model, self._tokenizer = model, tokenizer
         self._longest = int(model.config.text_config.max_position_embeddings)
-        # SigLIP has learnt from texts of one length, with its padding in sight
+        # SigLIP is trained on texts padded to one length
         self._padded = str(model.config.model_type).startswith("siglip")
 
     @torch.inference_mode()
@@ -57,18 +57,18 @@ class TextTower:
                 f"encoder {self.space.name!r} reads texts of {self._longest} tokens at most, got "
                 f"one of {max(counts)}; shorten it"
             )
-        how: dict[str, Any] = {"padding": True}
+        padding: dict[str, Any] = {"padding": True}
         if self._padded:
-            how = {"padding": "max_length", "max_length": self._longest}
-        tokens = self._tokenizer(texts, return_tensors="pt", **how)
+            padding = {"padding": "max_length", "max_length": self._longest}
+        tokens = self._tokenizer(texts, return_tensors="pt", **padding)
         given = {"input_ids": tokens["input_ids"].to(self.device)}
         if not self._padded and "attention_mask" in tokens:
             given["attention_mask"] = tokens["attention_mask"].to(self.device)
-        made = _features(self._model.get_text_features(**given))
+        vectors = _features(self._model.get_text_features(**given))
         if self._normalise:
-            made = F.normalize(made, dim=1)
+            vectors = F.normalize(vectors, dim=1)
         names = texts if len(set(texts)) == len(texts) else [str(n) for n in range(len(texts))]
-        return Embeddings(np.array(names), made.cpu().numpy(), self.space)
+        return Embeddings(np.array(names), vectors.cpu().numpy(), self.space)
 
 
 def why_no_text(encoder: Encoder) -> str | None:
@@ -107,7 +107,7 @@ def _has_tokenizer(where: str, revision: str | None) -> bool:
 def _no_tokenizer(encoder: Encoder) -> str:
     files = ", ".join(_VOCABULARY)
     return (
-        f"encoder {encoder.name!r} takes images, no text: no tokenizer beside its model ({files})"
+        f"encoder {encoder.name!r} takes images, no text: no tokenizer next to its model ({files})"
     )
 
 
@@ -180,5 +180,5 @@ def _check_same_space(encoder: Encoder, model: Any) -> None:
 
 def _features(result: Any) -> torch.Tensor:
     """A tensor of transformers 4, an output with a pooled one of transformers 5."""
-    found: torch.Tensor = result if isinstance(result, torch.Tensor) else result.pooler_output
-    return found
+    features: torch.Tensor = result if isinstance(result, torch.Tensor) else result.pooler_output
+    return features

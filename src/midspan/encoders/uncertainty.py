@@ -130,7 +130,7 @@ def embed_judged(
     ids: Ids | None = None,
     on_failure: OnFailure | None = None,
 ) -> Embeddings:
-    """As `encoder.embed`, with what is known of each vector in the columns.
+    """As `encoder.embed`, with the uncertainty of each vector as columns.
 
     confidence (N, K) of a confident encoder, variance (N, K) = σ² if a head is given. The variance
     is on the scale of the stored vectors, which have length 1 as a whole.
@@ -138,7 +138,7 @@ def embed_judged(
     if encoder.confidence is None and uncertainty is None:
         raise EncoderError(
             f"encoder {encoder.name!r} has no confidences, and no uncertainty head is given: "
-            "nothing would be judged; use encoder.embed"
+            "there is no uncertainty to add; use encoder.embed"
         )
     judged: dict[str, list[FloatArray]] = {}
 

@@ -40,7 +40,7 @@ class Backbone(nn.Module):
         raise NotImplementedError
 
     def preprocessing(self, *, size: Size | None) -> Preprocessing | None:
-        """The input it was made for, at its own size or the given one; None: it takes vectors."""
+        """The input it is made for, at its own size or the given one; None: it takes vectors."""
         raise NotImplementedError
 
 

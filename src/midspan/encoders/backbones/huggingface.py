@@ -201,11 +201,11 @@ def _from_config(transformers: Any, config: Mapping[str, Any], *, output: Output
     settings = dict(config)
     kind = settings.pop("model_type", None)
     try:
-        made = transformers.AutoConfig.for_model(kind, **settings)
-        kind_of_model = _kind(transformers, made, output)
+        model_config = transformers.AutoConfig.for_model(kind, **settings)
+        kind_of_model = _kind(transformers, model_config, output)
         if kind_of_model is not transformers.AutoModel:
-            return kind_of_model(made)
-        return transformers.AutoModel.from_config(made)
+            return kind_of_model(model_config)
+        return transformers.AutoModel.from_config(model_config)
     except Exception as error:
         raise ConfigError(
             f"transformers builds no model of type {kind!r} from this config ({_first_line(error)})"
@@ -273,7 +273,7 @@ def _import_transformers() -> Any:
 
 @contextlib.contextmanager
 def _quiet(transformers: Any) -> Iterator[None]:
-    """No bars and load reports from transformers: what matters becomes an error of ours."""
+    """No bars and load reports from transformers: what matters becomes our own error."""
     logging = transformers.utils.logging
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()

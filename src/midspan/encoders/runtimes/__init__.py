@@ -27,9 +27,9 @@ def check_runtime(name: str) -> Runtime:
 
 def cpu_threads() -> int:
     """OMP_NUM_THREADS, else the processors that this process may run on."""
-    told = os.environ.get("OMP_NUM_THREADS", "")
-    if told.isdigit() and int(told) > 0:
-        return int(told)
+    setting = os.environ.get("OMP_NUM_THREADS", "")
+    if setting.isdigit() and int(setting) > 0:
+        return int(setting)
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # not on macOS or Windows

@@ -2,7 +2,7 @@
 
 An export takes seconds, so it is made when torch has worked, or is sure to work, longer than that.
 The batch that torch has just embedded is the evidence: the graph must give the same vectors of
-these very images, or torch goes on. The verdict and the graph are kept for the next process.
+the same images, or torch continues. The verdict and the graph are kept for the next process.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from midspan.encoders.runtimes.graph_cache import (
     read_verdict,
     write_verdict,
 )
-from midspan.encoders.runtimes.lanes import Lanes
+from midspan.encoders.runtimes.parallel import Workers
 from midspan.errors import EncoderError, MidspanError, MissingDependency
 from midspan.spaces import Embeddings, FloatArray, Space
 
@@ -54,8 +54,8 @@ class _Progress:
 class AutoEncoder:
     """Embeds as `encoder` does, with the faster runtime as soon as it may be used.
 
-    runtime: of the graph. fallback: what keeps the graph from being used is said on stderr, and
-    torch goes on; else it is an EncoderError.
+    runtime: of the graph. fallback: why the graph cannot be used is printed on stderr, and torch
+    continues; else it is an EncoderError.
     """
 
     def __init__(self, encoder: Encoder, *, runtime: str, fallback: bool) -> None:
@@ -66,7 +66,7 @@ class AutoEncoder:
         self.runtime = runtime
         self._fallback = fallback
         self._spent = _Progress()
-        self._graph: OnnxEncoder | None = None  # opened, not yet believed
+        self._graph: OnnxEncoder | None = None  # opened, not yet verified
         self._agreed = 0  # images
         self._apart = 0.0
         self._closed = False  # torch it is
@@ -147,13 +147,13 @@ class AutoEncoder:
             batch_size=step_size(batch_size, device="cpu", box=box),
             show=progress,
             on_failure=on_failure,
-            lanes=self._lanes,
+            workers=self._workers,
         )
 
     # ---- inside ----------------------------------------------------------------------------------
 
-    def _lanes(self, batches: int) -> Lanes | None:
-        return self._graph.lanes(batches) if self._ready and self._graph is not None else None
+    def _workers(self, batches: int) -> Workers | None:
+        return self._graph.workers(batches) if self._ready and self._graph is not None else None
 
     def _run(self, batch: FloatArray, *, left: int) -> FloatArray:
         """The vectors of a batch, of which `left` images follow."""
@@ -182,7 +182,7 @@ class AutoEncoder:
             self._compare(self._graph, batch, vectors)
 
     def _opened(self) -> OnnxEncoder | None:
-        """The graph, exported if nobody has done it; None while another process does."""
+        """The graph, exported if there is none yet; None while another process exports it."""
         from midspan.encoders.onnx_export import export_onnx
 
         path = graph_path(self.space.fingerprint)
@@ -244,7 +244,7 @@ def known_graph(space: Space, *, runtime: str) -> OnnxEncoder | None:
         graph = OnnxEncoder(path, device="cpu", runtime=runtime)
     except MissingDependency:
         return None
-    except MidspanError:  # damaged: it is made again
+    except MidspanError:  # damaged: it is exported again
         path.unlink(missing_ok=True)
         return None
     verdict = read_verdict(space.fingerprint, runtime=runtime, version=graph.session.version)

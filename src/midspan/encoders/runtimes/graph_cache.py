@@ -44,7 +44,7 @@ def graph_path(fingerprint: str) -> Path:
 
 
 def read_verdict(fingerprint: str, *, runtime: str, version: str) -> Verdict | None:
-    """None: nobody has compared this version of the runtime."""
+    """None: this version of the runtime was not compared yet."""
     document = _read(_verdict_path(fingerprint, runtime=runtime))
     try:
         if document["version"] != version:
@@ -55,20 +55,20 @@ def read_verdict(fingerprint: str, *, runtime: str, version: str) -> Verdict | N
 
 
 def write_verdict(fingerprint: str, verdict: Verdict, *, runtime: str, version: str) -> None:
-    told = {"version": version, "agrees": verdict.agrees, "apart": verdict.apart}
-    _write(_verdict_path(fingerprint, runtime=runtime), told)
+    entry = {"version": version, "agrees": verdict.agrees, "apart": verdict.apart}
+    _write(_verdict_path(fingerprint, runtime=runtime), entry)
 
 
 def read_bulk_runtime(fingerprint: str, *, here: Mapping[str, str]) -> str | None:
-    """The runtime that was faster; None if nobody has measured it, or not `here`."""
+    """The runtime that was faster; None if it was not measured, or not `here`."""
     document = _read(_verdict_path(fingerprint, runtime="bulk"))
     runtime = document.get("runtime")
     return str(runtime) if runtime is not None and document.get("here") == dict(here) else None
 
 
 def write_bulk_runtime(fingerprint: str, runtime: str, *, here: Mapping[str, str]) -> None:
-    told = {"runtime": runtime, "here": dict(here)}
-    _write(_verdict_path(fingerprint, runtime="bulk"), told)
+    entry = {"runtime": runtime, "here": dict(here)}
+    _write(_verdict_path(fingerprint, runtime="bulk"), entry)
 
 
 def read_source(digest: str) -> Space | None:
@@ -95,7 +95,7 @@ def files_digest(files: list[Path], *, version: str) -> str:
 
 
 def largest_difference(torch_vectors: FloatArray, graph_vectors: FloatArray) -> float:
-    """Between the two, after both were brought to the length of torch's longest vector."""
+    """Between the two, both scaled by the length of torch's longest vector."""
     if torch_vectors.shape != graph_vectors.shape:
         return float("inf")
     expected: Any = torch_vectors.astype(np.float64)

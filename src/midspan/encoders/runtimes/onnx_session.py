@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from midspan.encoders.runtimes import cpu_threads
-from midspan.encoders.runtimes.session import Session, import_extra
+from midspan.encoders.runtimes.session import GraphSession, import_extra
 from midspan.errors import EncoderError, FormatError
 
 
-def open_onnx(path: Path, *, device: str | None, lanes: int = 1) -> Session:
+def open_onnx(path: Path, *, device: str | None, workers: int = 1) -> GraphSession:
     runtime = import_extra("onnxruntime", required_for="an encoder in an ONNX file")
     if not path.is_file():
         raise EncoderError(f"{path}: no such ONNX file")
@@ -21,7 +21,7 @@ def open_onnx(path: Path, *, device: str | None, lanes: int = 1) -> Session:
         raise EncoderError(f"ONNX Runtime has no device {device!r} here; it has {there}")
     providers = ["CUDAExecutionProvider"] if device == "cuda" else []
     options = runtime.SessionOptions()
-    options.intra_op_num_threads = max(1, cpu_threads() // lanes)
+    options.intra_op_num_threads = max(1, cpu_threads() // workers)
     options.log_severity_level = 3  # errors
     # Threads that spin while they wait take the processors from those that decode images.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
@@ -39,7 +39,7 @@ def open_onnx(path: Path, *, device: str | None, lanes: int = 1) -> Session:
     def run(batch: Any) -> Any:
         return session.run([output], {only.name: batch})[0]
 
-    return Session(
+    return GraphSession(
         run=run,
         shape=tuple(only.shape),
         type=only.type,

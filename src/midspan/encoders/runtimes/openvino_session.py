@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from midspan.encoders.runtimes import cpu_threads
-from midspan.encoders.runtimes.session import Session, import_extra
+from midspan.encoders.runtimes.session import GraphSession, import_extra
 from midspan.errors import EncoderError, FormatError
 
 
@@ -21,7 +21,7 @@ def _core() -> Any:
     return import_extra("openvino", required_for="runtime 'openvino'", extra="openvino").Core()
 
 
-def open_openvino(path: Path, *, device: str | None, lanes: int = 1) -> Session:
+def open_openvino(path: Path, *, device: str | None, workers: int = 1) -> GraphSession:
     openvino = import_extra("openvino", required_for="runtime 'openvino'", extra="openvino")
     onnx = import_extra("onnx", required_for="runtime 'openvino'")
     if not path.is_file():
@@ -34,8 +34,8 @@ def open_openvino(path: Path, *, device: str | None, lanes: int = 1) -> Session:
             model,
             "CPU",
             {
-                # One batch at a time on all threads, or one stream for each lane.
-                **({"NUM_STREAMS": lanes} if lanes > 1 else {"PERFORMANCE_HINT": "LATENCY"}),
+                # One batch at a time on all threads, or one stream for each worker.
+                **({"NUM_STREAMS": workers} if workers > 1 else {"PERFORMANCE_HINT": "LATENCY"}),
                 "INFERENCE_PRECISION_HINT": "f32",  # else bf16 where the processor has it
                 "INFERENCE_NUM_THREADS": cpu_threads(),
             },
@@ -50,7 +50,7 @@ def open_openvino(path: Path, *, device: str | None, lanes: int = 1) -> Session:
     )
     kind = "float" if model.inputs[0].get_element_type().get_type_name() == "f32" else "other"
     free: queue.SimpleQueue[Any] = queue.SimpleQueue()  # a request holds its own input and output
-    for _ in range(lanes):
+    for _ in range(workers):
         free.put(compiled.create_infer_request())
 
     def run(batch: Any) -> Any:
@@ -61,7 +61,7 @@ def open_openvino(path: Path, *, device: str | None, lanes: int = 1) -> Session:
         finally:
             free.put(request)
 
-    return Session(
+    return GraphSession(
         run=run,
         shape=shape,
         type=f"tensor({kind})",

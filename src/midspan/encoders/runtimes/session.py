@@ -14,7 +14,7 @@ from midspan.errors import MissingDependency
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class GraphSession:
     run: Callable[[Any], Any]  # (B, …) float32 → (B, D)
     shape: tuple[Any, ...]  # of the input; no integer where any length is possible
     type: str  # of the input, "tensor(float)"
@@ -25,11 +25,11 @@ class Session:
 
 
 def open_session(
-    path: Path, *, device: str | None, runtime: str = "onnx", lanes: int = 1
-) -> Session:
-    """lanes: threads that call `run` at the same time, each with its share of the processors."""
+    path: Path, *, device: str | None, runtime: str = "onnx", workers: int = 1
+) -> GraphSession:
+    """workers: threads that call `run` at the same time, each with its share of the processors."""
     opener = look_up(GRAPH_RUNTIMES, runtime, what="runtime")
-    opened: Session = opener(path, device=device, lanes=lanes)
+    opened: GraphSession = opener(path, device=device, workers=workers)
     return opened
 
 

@@ -11,9 +11,9 @@ import numpy.typing as npt
 import pytest
 
 from midspan.encoders import Encoder, OnnxEncoder, build_encoder, load_embedder, load_encoder
-from midspan.encoders.embedding import _blocks, _side_by_side
+from midspan.encoders.embedding import _blocks, _in_parallel
 from midspan.encoders.onnx_export import export_onnx
-from midspan.encoders.runtimes import lanes
+from midspan.encoders.runtimes import parallel
 from midspan.encoders.runtimes.graph_cache import (
     Verdict,
     graph_path,
@@ -22,8 +22,8 @@ from midspan.encoders.runtimes.graph_cache import (
     write_bulk_runtime,
     write_verdict,
 )
-from midspan.encoders.runtimes.lanes import RuntimeTrial, lane_count
-from midspan.encoders.runtimes.session import Session, open_session
+from midspan.encoders.runtimes.parallel import RuntimeTrial, worker_count
+from midspan.encoders.runtimes.session import GraphSession, open_session
 from midspan.errors import ImageError
 from midspan.spaces import FloatArray, IntArray
 
@@ -37,7 +37,7 @@ HERE = {"onnx": "1", "openvino": "2", "threads": "2"}
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     encoder = build_encoder(backbone="small-cnn", seed=0, dim=32, name="tiny")
-    return encoder.save(tmp_path_factory.mktemp("lanes") / "tiny")
+    return encoder.save(tmp_path_factory.mktemp("parallel") / "tiny")
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +77,7 @@ def test_embed_parallel_batches_equal_torch_in_image_order(
 ) -> None:
     ids = [f"image {row}" for row in range(len(images))]
     result = opened.embed(images, batch_size=3, ids=ids, progress=False)
-    assert opened.lanes(8) is not None
+    assert opened.workers(8) is not None
     assert result.ids.tolist() == ids
     expected = load_encoder(folder).embed(images, progress=False)
     np.testing.assert_allclose(result.vectors, expected.vectors, atol=1e-5, rtol=0)
@@ -109,14 +109,14 @@ def test_embed_parallel_unreadable_image_is_reported_and_left_out(
 
 
 @pytest.mark.parametrize(("batches", "processors", "expected"), [(7, 2, 1), (8, 2, 2), (99, 64, 4)])
-def test_lane_count_follows_batches_and_processors(
+def test_worker_count_follows_batches_and_processors(
     batches: int, processors: int, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", str(processors))
-    assert lane_count(batches) == expected
+    assert worker_count(batches) == expected
 
 
-def test_side_by_side_runs_concurrently_in_order_with_a_bounded_queue() -> None:
+def test_in_parallel_runs_concurrently_in_order_with_a_bounded_queue() -> None:
     both, started = threading.Barrier(2, timeout=60), []
 
     def compute(rows: IntArray) -> int:
@@ -124,7 +124,7 @@ def test_side_by_side_runs_concurrently_in_order_with_a_bounded_queue() -> None:
         both.wait()  # a thread alone would wait for ever
         return int(rows[0])
 
-    coming = _side_by_side(compute, _blocks(20, 1), 2)
+    coming = _in_parallel(compute, _blocks(20, 1), 2)
     assert next(coming) == 0
     assert len(started) <= 6
     assert list(coming) == list(range(1, 20))
@@ -133,14 +133,14 @@ def test_side_by_side_runs_concurrently_in_order_with_a_bounded_queue() -> None:
 # ---- which runtime ------------------------------------------------------------------------------
 
 
-def fake(runtime: str, *, seconds: float, value: float = 1.0) -> Session:
+def fake(runtime: str, *, seconds: float, value: float = 1.0) -> GraphSession:
     def run(batch: FloatArray) -> FloatArray:
         time.sleep(seconds)
         vectors = np.zeros((len(batch), 2), dtype=np.float32)
         vectors[:, 0], vectors[:, 1] = value, np.sqrt(1 - value**2)
         return vectors
 
-    return Session(run, ("n", 2), "tensor(float)", {}, "cpu", runtime, "0")
+    return GraphSession(run, ("n", 2), "tensor(float)", {}, "cpu", runtime, "0")
 
 
 @pytest.mark.parametrize(("seconds", "chosen"), [(0.001, "openvino"), (0.03, "onnx")])
@@ -150,7 +150,7 @@ def test_runtime_trial_faster_runtime_is_recorded(
     monkeypatch.setenv("MIDSPAN_CACHE", str(tmp_path))
     known, rival = fake("onnx", seconds=0.015), fake("openvino", seconds=seconds)
     trial = RuntimeTrial("f", known, rival, apart=0.0, here=HERE)
-    for _ in range(2 * lanes.TRIAL_BATCHES + 2):
+    for _ in range(2 * parallel.TRIAL_BATCHES + 2):
         trial.run(np.zeros((2, 2), dtype=np.float32))
     assert read_bulk_runtime("f", here=HERE) == chosen
     assert read_bulk_runtime("f", here={**HERE, "openvino": "3"}) is None
@@ -165,7 +165,7 @@ def test_runtime_trial_faster_runtime_with_other_vectors_is_rejected(
     monkeypatch.setenv("MIDSPAN_CACHE", str(tmp_path))
     known, rival = fake("onnx", seconds=0.005), fake("openvino", seconds=0, value=0.999)
     trial = RuntimeTrial("f", known, rival, apart=0.0, here=HERE)
-    for _ in range(2 * lanes.TRIAL_BATCHES + 2):
+    for _ in range(2 * parallel.TRIAL_BATCHES + 2):
         assert (trial.run(np.zeros((2, 2), dtype=np.float32))[:, 0] == 1).all()
     assert read_bulk_runtime("f", here=HERE) == "onnx"
 
@@ -184,11 +184,11 @@ def test_embed_long_job_tries_openvino_and_records_the_choice(
     folder: Path, opened: OnnxEncoder, images: Pixels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("openvino")
-    monkeypatch.setattr(lanes, "TRIAL_FROM", 16)
+    monkeypatch.setattr(parallel, "TRIAL_FROM", 16)
     expected = load_encoder(folder).embed(images, progress=False)
     result = opened.embed(images, batch_size=2, progress=False)
     np.testing.assert_allclose(result.vectors, expected.vectors, atol=1e-5, rtol=0)
-    here = lanes._installed()
+    here = parallel._installed()
     assert read_bulk_runtime(opened.space.fingerprint, here=here) in {"onnx", "openvino"}
 
 
@@ -196,15 +196,15 @@ def test_embed_recorded_openvino_choice_is_used_without_a_trial(
     opened: OnnxEncoder, images: Pixels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("openvino")
-    write_bulk_runtime(opened.space.fingerprint, "openvino", here=lanes._installed())
+    write_bulk_runtime(opened.space.fingerprint, "openvino", here=parallel._installed())
     seen: list[str] = []
     real = open_session
 
-    def spy(path: Path, *, device: str | None, runtime: str, lanes: int) -> Session:
+    def spy(path: Path, *, device: str | None, runtime: str, workers: int) -> GraphSession:
         seen.append(runtime)
-        return real(path, device=device, runtime=runtime, lanes=lanes)
+        return real(path, device=device, runtime=runtime, workers=workers)
 
-    monkeypatch.setattr(lanes, "open_session", spy)
+    monkeypatch.setattr(parallel, "open_session", spy)
     opened.embed(images, batch_size=3, progress=False)
     assert seen == ["openvino"]
 
@@ -212,8 +212,8 @@ def test_embed_recorded_openvino_choice_is_used_without_a_trial(
 def test_load_embedder_explicit_runtime_is_the_only_one_used(
     folder: Path, opened: OnnxEncoder, images: Pixels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lanes, "TRIAL_FROM", 1)
+    monkeypatch.setattr(parallel, "TRIAL_FROM", 1)
     asked = load_embedder(folder, runtime="onnx")
     asked.embed(images, batch_size=3, progress=False)
-    here = lanes._installed()
+    here = parallel._installed()
     assert read_bulk_runtime(opened.space.fingerprint, here=here) is None

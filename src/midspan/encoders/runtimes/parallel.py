@@ -1,7 +1,7 @@
 """Several batches at once, each on a share of the processors: how a long job embeds on a CPU.
 
-A network that spreads one batch over all processors waits for the slowest at every layer. Batches
-side by side do not wait, and reading the images of one goes on while another is computed.
+A network that spreads one batch over all processors waits for the slowest at every layer. Parallel
+batches do not wait, and the images of one are read while another is computed.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ from midspan.encoders.runtimes.graph_cache import (
     write_bulk_runtime,
     write_verdict,
 )
-from midspan.encoders.runtimes.session import Session, open_session
+from midspan.encoders.runtimes.session import GraphSession, open_session
 from midspan.errors import MidspanError
 from midspan.spaces import FloatArray
 
 Run = Callable[[FloatArray], FloatArray]
 
-MOST_LANES = 4  # each holds the activations of a batch; more processors work inside a lane
-LANES_FROM = 4  # batches for each lane: fewer do not pay for a second session
+MAX_WORKERS = 4  # each holds the activations of a batch; more processors work inside a worker
+MIN_BATCHES = 4  # batches for each worker: fewer do not pay for a second session
 TRIAL_FROM = 64  # batches that are worth finding out which runtime is faster
 TRIAL_BATCHES = 5  # of each runtime; the best of them counts
 FASTER = 0.95  # of the time that another runtime must take to be preferred
 
 
 @dataclass(frozen=True, slots=True)
-class Lanes:
+class Workers:
     """`run` may be called by `count` threads at once."""
 
     count: int
     run: Run
 
 
-def lane_count(batches: int) -> int:
-    """How many lanes so many batches are worth; 1 for none."""
-    count = min(cpu_threads(), MOST_LANES)
-    return count if batches >= LANES_FROM * count else 1
+def worker_count(batches: int) -> int:
+    """The number of workers that so many batches are worth; 1: none in parallel."""
+    count = min(cpu_threads(), MAX_WORKERS)
+    return count if batches >= MIN_BATCHES * count else 1
 
 
 class RuntimeTrial:
@@ -60,8 +60,8 @@ class RuntimeTrial:
     def __init__(
         self,
         fingerprint: str,
-        known: Session,
-        rival: Session,
+        known: GraphSession,
+        rival: GraphSession,
         *,
         apart: float,
         here: Mapping[str, str],
@@ -73,7 +73,7 @@ class RuntimeTrial:
         self._lock = threading.Lock()
         self._turns = itertools.count()
         self._agreed = False  # until then the rival's vectors are not used
-        self._chosen: Session | None = None
+        self._chosen: GraphSession | None = None
 
     def run(self, batch: FloatArray) -> FloatArray:
         turn = next(self._turns)
@@ -117,30 +117,30 @@ class RuntimeTrial:
         faster = best[self._rival.runtime] < FASTER * best[self._known.runtime]
         self._settle(self._rival if faster else self._known)
 
-    def _settle(self, session: Session) -> None:
+    def _settle(self, session: GraphSession) -> None:
         self._chosen = session
         write_bulk_runtime(self._fingerprint, session.runtime, here=self._here)
 
 
-def fastest_lanes(path: Path, fingerprint: str, *, count: int, batches: int) -> Run:
+def fastest_run(path: Path, fingerprint: str, *, count: int, batches: int) -> Run:
     """A graph that agrees with torch in ONNX Runtime, in whichever runtime is faster here.
 
-    What was found out is kept beside the graph, for these versions and this number of processors.
+    The choice is kept next to the graph, for these versions and this number of processors.
     """
     here = _installed()
     chosen = read_bulk_runtime(fingerprint, here=here)
     if chosen == "openvino":
         try:
-            return open_session(path, device="cpu", runtime=chosen, lanes=count).run
+            return open_session(path, device="cpu", runtime=chosen, workers=count).run
         except MidspanError:  # the file was made by a machine that has it
             pass
-    known = open_session(path, device="cpu", runtime="onnx", lanes=count)
+    known = open_session(path, device="cpu", runtime="onnx", workers=count)
     verdict = read_verdict(fingerprint, runtime=known.runtime, version=known.version)
     undecided = chosen is None and "openvino" in here and batches >= TRIAL_FROM
     if not undecided or verdict is None or not verdict.agrees:
         return known.run
     try:
-        rival = open_session(path, device="cpu", runtime="openvino", lanes=count)
+        rival = open_session(path, device="cpu", runtime="openvino", workers=count)
     except MidspanError:  # it does not read this graph
         write_bulk_runtime(fingerprint, known.runtime, here=here)
         return known.run
@@ -149,10 +149,10 @@ def fastest_lanes(path: Path, fingerprint: str, *, count: int, batches: int) -> 
 
 def _installed() -> dict[str, str]:
     """What a choice of a runtime depends on."""
-    found = {"threads": str(cpu_threads())}
+    versions = {"threads": str(cpu_threads())}
     for runtime, package in (("onnx", "onnxruntime"), ("openvino", "openvino")):
         try:
-            found[runtime] = importlib.metadata.version(package)
+            versions[runtime] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return versions
