@@ -59,8 +59,8 @@ class RunFolder:
     def claimed(self, config: RunConfig, *, restart: bool = False) -> Iterator[Callable[..., None]]:
         """Hold the folder as the only process that works there.
 
-        Nothing is written or removed before the function that it yields is called with the names
-        of the classes: settings that turn out not to fit leave the folder as it was.
+        Nothing is written or removed before the yielded function is called with the names of
+        the classes: settings that do not fit leave the folder unchanged.
         """
         made = not self.path.exists()
         self.path.mkdir(parents=True, exist_ok=True)

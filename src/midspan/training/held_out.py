@@ -1,4 +1,4 @@
-"""Settings by trial: each is trained without a fifth of the classes and scored on those."""
+"""Choose settings: each is trained without a fifth of the classes and scored on those."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def best_on_held_out(
     trial: Callable[[T, IntArray, IntArray], FloatArray],
     seed: int = 0,
 ) -> HeldOutChoice:
-    """Which of several settings serves classes that training has not seen.
+    """Which of several settings is best on classes that training has not seen.
 
     labels: of the training images alone. `trial(candidate, kept, held)` trains on the rows `kept`
     and returns the vectors of the rows `held`, which are of other classes. They are searched among
     themselves, each without itself. The score is self, not cross: the old encoder may have learnt
-    the held-out classes, and then a cross score favours whatever copies it. Of equal scores the
+    the held-out classes, and then a cross score favours any copy of it. Of equal scores the
     first wins.
     """
     if not candidates:

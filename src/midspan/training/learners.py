@@ -27,7 +27,7 @@ def cluster(vectors: FloatArray, *, count: int, seed: int) -> IntArray:
         niter=ITERATIONS,
         nredo=STARTS,
         seed=seed % 2**31,
-        min_points_per_centroid=1,  # small sets are no reason to complain
+        min_points_per_centroid=1,  # no warning for small sets
         max_points_per_centroid=len(vectors),  # all of them: the default draws a sample
     )
     means.train(vectors)

@@ -44,7 +44,7 @@ from midspan.training.views import OldView
 
 OnEpoch = Callable[[Mapping[str, float]], None]
 
-NOTHING, SAVE, STOP = 0, 1, 2  # what a process may request after a step; all do the largest
+NOTHING, SAVE, STOP = 0, 1, 2  # requests of a process after a step; all follow the largest
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +249,7 @@ class _Trainer:
         now = time.perf_counter()
         due = now - self._last_save >= self.settings.checkpoint_seconds
         if due:
-            self._last_save = now  # asked once, even if the processes agree a step later
+            self._last_save = now  # requested once, even if the processes agree a step later
         return due
 
     def save_progress(self) -> None:

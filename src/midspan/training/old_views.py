@@ -44,7 +44,7 @@ def old_views(
     features: Features | None,
     show_progress: bool,
 ) -> OldViews:
-    """As [old] views says; without a word, shown wherever the old encoder can embed images."""
+    """By [old] views; by default shown wherever the old encoder can embed images."""
     assert config.old is not None
     requested = config.old.views
     unable = _unable(old)
@@ -57,13 +57,13 @@ def old_views(
                 + (f": {unable}" if unable else "; set [old] views = 'shown'")
             )
         if not config.train.augment and config.variations is None:
-            return OldViews("cached")  # nothing is changed: plain images are what is shown
+            return OldViews("cached")  # no augmentation: plain images are shown
         why = unable or "[old] views = 'cached' asks for it"
         note = f"old vectors are of images without augmentation: {why}"
         log.warning(note)
         return OldViews("cached", note=note)
     if not (config.train.augment or config.train.mixup or config.variations is not None):
-        return OldViews("shown")  # one view there is, and its vectors are cached
+        return OldViews("shown")  # there is one view, and its vectors are cached
     assert old is not None
     assert isinstance(old.encoder, Encoder)
     if features is None:

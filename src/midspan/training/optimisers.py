@@ -1,4 +1,4 @@
-"""The optimisers of a run: one for what the encoder learns, one for what a method learns by SGD."""
+"""The optimisers of a run: for the encoder and the loss, and for what a method learns by SGD."""
 
 from __future__ import annotations
 

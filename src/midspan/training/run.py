@@ -16,6 +16,8 @@ from midspan.encoders import Encoder, load_encoder
 from midspan.encoders.allocator import keep_freed_memory
 from midspan.errors import MissingDependency
 from midspan.evidence import Evidence
+from midspan.losses import RecognitionLoss
+from midspan.methods import OldArtifacts
 from midspan.training.assemble import (
     decoded,
     frozen_features,
@@ -34,9 +36,9 @@ from midspan.training.inputs import Inputs, loader, read_inputs
 from midspan.training.loop import TrainingTask, fit
 from midspan.training.maps import load_maps, save_maps
 from midspan.training.old import OldModel, check_class_names, save_classifier
+from midspan.training.old_views import OldViews, class_views, old_views
 from midspan.training.scores import scores
 from midspan.training.settings import RunConfig
-from midspan.training.shown import class_views, old_views
 
 
 @dataclass(frozen=True)
@@ -155,57 +157,73 @@ def _train(
             lambda: begun.append(held.enter_context(folder.claimed(config, restart=restart)))
         )
         check_shared(folder.path, processes)
-        return _train_in(
-            folder,
-            config,
-            inputs,
-            old,
-            encoder,
-            begin=lambda: processes.once(lambda: begun[0](inputs.class_names)),
-            processes=processes,
-            device=device,
-            show=show,
-        )
+        run = _Run(folder, config, old, encoder, processes, device, show)
+        ready = _prepare(run, inputs)
+        processes.once(lambda: begun[0](inputs.class_names))  # all parts accept their settings
+        seconds = _fit(run, ready.task)
+        whole = whole_classifier(ready.task.loss, group=processes.slow_group)
+        metrics = processes.once(lambda: _finish(run, ready, whole, seconds=seconds))
+        _record_compatibility(run, ready, metrics)  # in every process
+        return RunResult(folder.path, encoder, metrics)
 
 
-def _train_in(
-    folder: RunFolder,
-    config: RunConfig,
-    inputs: Inputs,
-    old: OldModel | None,
-    encoder: Encoder,
-    *,
-    begin: Callable[[], None],
-    processes: Processes,
-    device: torch.device,
-    show: bool,
-) -> RunResult:
-    """begin: called when every part of the run has accepted its settings, before it is trained."""
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """What stays the same from the first step of a run to its last."""
+
+    folder: RunFolder
+    config: RunConfig
+    old: OldModel | None
+    encoder: Encoder
+    processes: Processes
+    device: torch.device
+    show: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """A run that can be trained."""
+
+    inputs: Inputs
+    task: TrainingTask
+    known: OldArtifacts | None  # of the old encoder
+    views: OldViews | None
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether vectors of both encoders are meant to be compared as they are."""
+        return self.known is not None and "direct" in self.task.method.directions
+
+    def prefix_dims(self, encoder: Encoder) -> int | None:
+        """The dims to compare with old vectors; None: all."""
+        if self.known is None or not self.is_direct or self.known.space.dim >= encoder.dim:
+            return None
+        return self.known.space.dim
+
+
+def _prepare(run: _Run, inputs: Inputs) -> _Ready:
+    config, encoder, old = run.config, run.encoder, run.old
     frozen = freeze(encoder, config.encoder.freeze)
     features = frozen_features(
-        config, encoder, inputs, frozen=frozen, processes=processes, show_progress=show
+        config, encoder, inputs, frozen=frozen, processes=run.processes, show_progress=run.show
     )
     if features is None:
-        inputs = decoded(inputs, encoder, processes=processes, show_progress=show)
+        inputs = decoded(inputs, encoder, processes=run.processes, show_progress=run.show)
         learner, load = encoder, loader(encoder, inputs.train)
-    else:  # the head alone learns, from what the backbone said once
+    else:  # only the head learns, from the features of the frozen backbone
         inputs = readable(inputs, features)
         learner, load = head_alone(encoder, space=features.space), features.loader(inputs.train.ids)
-    views = None
+    views = seen = None
     if config.old is not None:
         views = old_views(
-            config, old, inputs, encoder=encoder, features=features, show_progress=show
+            config, old, inputs, encoder=encoder, features=features, show_progress=run.show
         )
+        seen = class_views(config, views, load, inputs, device=run.device)
     loss, method, known = prepared(
-        config,
-        inputs,
-        old,
-        views=None if views is None else class_views(config, views, load, inputs, device=device),
-        processes=processes,
-        show_progress=show,
+        config, inputs, old, views=seen, processes=run.processes, show_progress=run.show
     )
     if config.encoder.start == "ridge":
-        start_at_old(encoder, inputs, features, known, show_progress=show)
+        start_at_old(encoder, inputs, features, known, show_progress=run.show)
     task = TrainingTask(
         encoder=learner,
         loss=loss,
@@ -214,80 +232,83 @@ def _train_in(
         labels=inputs.labels,
         old_vectors=None if known is None else known.vectors,
         old_view=None if views is None or known is None else views.view,
-        variations=variations(config, inputs.train, processes=processes),
+        variations=variations(config, inputs.train, processes=run.processes),
     )
-    begin()
-    seconds = fit(
+    return _Ready(inputs, task, known, views)
+
+
+def _fit(run: _Run, task: TrainingTask) -> float:
+    on_epoch = None
+    if run.processes.is_first:
+        on_epoch = _epoch_log(run.folder, tensorboard=run.config.train.tensorboard)
+    return fit(
         task,
-        settings=config.train,
-        seed=config.seed,
-        device=device,
-        processes=processes,
-        checkpoint=folder.checkpoint,
-        on_epoch=_epoch_log(folder, tensorboard=config.train.tensorboard)
-        if processes.is_first
-        else None,
-        show_progress=show,
+        settings=run.config.train,
+        seed=run.config.seed,
+        device=run.device,
+        processes=run.processes,
+        checkpoint=run.folder.checkpoint,
+        on_epoch=on_epoch,
+        show_progress=run.show,
     )
-    whole = whole_classifier(loss, group=processes.slow_group)
 
-    prefix_dims = None
-    if known is not None and "direct" in method.directions and known.space.dim < encoder.dim:
-        prefix_dims = known.space.dim
 
-    def record(metrics: Mapping[str, Any]) -> bool:
-        """Record the compatible space, together with the result of the test."""
-        if known is None or "direct" not in method.directions:
-            return False
-        encoder.compatible_with = (known.space.fingerprint,)
-        encoder.compatible_dims = prefix_dims
-        encoder.evidence = (Evidence.from_dict(metrics["criterion"], source=str(folder.path)),)
-        return True
-
-    def finish() -> dict[str, Any]:
-        encoder.save(folder.encoder)
-        save_classifier(
-            folder.path, whole, inputs.class_names, sub_embeddings=encoder.sub_embeddings
+def _finish(run: _Run, ready: _Ready, whole: RecognitionLoss, *, seconds: float) -> dict[str, Any]:
+    """Save the encoder and what the method learnt, test it, and record the metrics."""
+    folder, encoder, inputs = run.folder, run.encoder, ready.inputs
+    encoder.save(folder.encoder)
+    save_classifier(folder.path, whole, inputs.class_names, sub_embeddings=encoder.sub_embeddings)
+    bridges: Mapping[str, Bridge] = {}
+    if run.old is not None:
+        bridges = save_maps(
+            ready.task.method.maps(),
+            run=folder.path,
+            new=encoder.space,
+            old=run.old.space,
+            images=len(inputs.labels),
         )
-        bridges: Mapping[str, Bridge] = {}
-        if old is not None:
-            bridges = save_maps(
-                method.maps(),
-                run=folder.path,
-                new=encoder.space,
-                old=old.space,
-                images=len(inputs.labels),
-            )
-        metrics = {
-            "name": config.name,
-            "method": config.method["name"],
-            "train_images": len(inputs.labels),
-            "train_classes": len(inputs.class_names),
-            "skipped_images": [str(item) for item in getattr(inputs.train, "skipped", ())],
-            "train_seconds": round(seconds, 3),
-            **({} if known is None or views is None else {"old_views": views.kind}),
-            **({"old_views_note": views.note} if views is not None and views.note else {}),
-            **scores(
-                config,
-                inputs.test,
-                encoder,
-                old,
-                bridges,
-                whole=inputs.whole,
-                prefix_dims=prefix_dims,
-                show_progress=show,
-            ),
-        }
-        if record(metrics):
-            encoder.save(folder.encoder)
-        folder.write_metrics(metrics)
-        folder.checkpoint.unlink(missing_ok=True)  # the encoder is saved: nothing to resume
-        drop_class_weights(folder.checkpoint)
-        return metrics
+    metrics = {
+        "name": run.config.name,
+        "method": run.config.method["name"],
+        "train_images": len(inputs.labels),
+        "train_classes": len(inputs.class_names),
+        "skipped_images": [str(item) for item in getattr(inputs.train, "skipped", ())],
+        "train_seconds": round(seconds, 3),
+        **_views_metrics(ready),
+        **scores(
+            run.config,
+            inputs.test,
+            encoder,
+            run.old,
+            bridges,
+            whole=inputs.whole,
+            prefix_dims=ready.prefix_dims(encoder),
+            show_progress=run.show,
+        ),
+    }
+    if _record_compatibility(run, ready, metrics):
+        encoder.save(folder.encoder)
+    folder.write_metrics(metrics)
+    folder.checkpoint.unlink(missing_ok=True)  # the encoder is saved: nothing to resume
+    drop_class_weights(folder.checkpoint)
+    return metrics
 
-    metrics = processes.once(finish)
-    record(metrics)  # in every process
-    return RunResult(folder.path, encoder, metrics)
+
+def _views_metrics(ready: _Ready) -> dict[str, str]:
+    if ready.views is None:
+        return {}
+    kind = {} if ready.known is None else {"old_views": ready.views.kind}
+    return kind | ({"old_views_note": ready.views.note} if ready.views.note else {})
+
+
+def _record_compatibility(run: _Run, ready: _Ready, metrics: Mapping[str, Any]) -> bool:
+    """Record the compatible space in the encoder, together with the result of the test."""
+    if ready.known is None or not ready.is_direct:
+        return False
+    run.encoder.compatible_with = (ready.known.space.fingerprint,)
+    run.encoder.compatible_dims = ready.prefix_dims(run.encoder)
+    run.encoder.evidence = (Evidence.from_dict(metrics["criterion"], source=str(run.folder.path)),)
+    return True
 
 
 def _shows(config: RunConfig) -> bool:

@@ -279,7 +279,7 @@ class RunConfig:
                     f"no section or setting {key!r}; known: {', '.join(sorted(known))}"
                 )
         if "data" not in raw:
-            raise ConfigError("[data] is missing: say where the images are")
+            raise ConfigError("[data] is missing: add [data] with the name and path of the images")
         sections = {
             section: construct(target, raw[section], where=f"[{section}]")
             for section, target in cls.SECTIONS.items()

@@ -30,7 +30,7 @@ FRACTIONS = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the backfill, as AdvBCT's evaluato
 
 @dataclass(frozen=True)
 class MeasureSpec:
-    """By which measure; a run that was measured otherwise is measured again, not trained again."""
+    """What is measured; a run measured by other settings is measured again, not trained again."""
 
     metric: str
     exclude_column: str | None
@@ -46,7 +46,7 @@ class MeasureSpec:
 def measure(
     folder: Path, config: RunConfig, how: MeasureSpec, *, chain: Sequence[Path] = ()
 ) -> None:
-    """Embed the test items, score them, and write what was found."""
+    """Embed the test items, score them, and write the results."""
     inputs = read_inputs(config)
     test, whole = inputs.test, inputs.whole
     if test is None:
@@ -103,14 +103,14 @@ def _new(
     exclude: str | None,
     runtime: Runtime,
 ) -> dict[str, Any]:
-    """Self, cross in each direction that there is, flips and the backfill curve of the best."""
+    """Self, cross in each available direction, flips and the backfill curve of the best."""
     new = _embedded(folder, test, whole, runtime=runtime)
     old = _stored(old_folder, test, whole)
     before = np.load(old_folder / HITS)
     order = np.random.default_rng(0).permutation(len(new))
     results: dict[str, dict[str, Any]] = {}
     for direction, (query, gallery, refreshed) in _sides(folder, old, new).items():
-        if direction == "backward":  # a mixed gallery would have to hold both spaces
+        if direction == "backward":  # a mixed gallery holds both spaces
             result = evaluate(
                 query, gallery, metrics=_both(metric), exclude_column=exclude, direct=True
             )
@@ -179,7 +179,7 @@ def _sides(
 def by_prefix(
     new: Embeddings, old: Embeddings, *, dims: int
 ) -> tuple[Embeddings, Embeddings, Embeddings]:
-    """(queries, old gallery, new gallery) side by side in dims + D dims of one space.
+    """(queries, old gallery, new gallery) concatenated in dims + D dims of one space.
 
     A query is (its prefix, all of it), an old row (row, 0), a new row (0, row): the product with
     an old row is the cosine by the prefix, with a new row the cosine by all dims.

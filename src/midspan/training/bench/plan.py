@@ -73,7 +73,7 @@ def make_plan(settings: BenchSettings) -> list[Run]:
                 for family in dict.fromkeys(map(_family, settings.allocations)):
                     for run in _chains(settings, data, family, seed):
                         runs.setdefault(run.key, run)
-    for run in runs.values():  # mistakes are errors before the first hour is spent
+    for run in runs.values():  # mistakes raise before any training
         RunConfig.from_dict(run.settings)
     return list(runs.values())
 
@@ -104,7 +104,7 @@ def _case(settings: BenchSettings, data: str, allocation: str, seed: int) -> Ite
     backbone = _new_backbone(settings) if allocation.startswith(LARGER) else settings.backbone
     encoder = encoder_section(backbone, dim=settings.new_dim or settings.dim)
     for variant in variants:
-        # Another seed than the old one: encoders that start alike are not independent.
+        # Another seed than the old one: encoders with the same initial weights are not independent.
         own = _settings(settings, data, variant, seed + 1, encoder=encoder)
         yield Run(
             key=f"{name}/{allocation}/{variant.folder}/seed{seed}",

@@ -63,7 +63,7 @@ class BenchSettings:
     def __post_init__(self) -> None:
         parse_metric(self.metric)
         if not self.data:
-            raise ConfigError("`data` is missing: say which images the encoders learn from")
+            raise ConfigError("`data` is missing: give the images that the encoders learn from")
         for name in self.allocations:
             look_up(CASES, name, what="allocation")
         for field_name in ("methods", "chain"):

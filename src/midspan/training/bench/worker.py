@@ -35,7 +35,7 @@ def work(task: dict[str, Any]) -> dict[str, Any]:
         return {"state": "stopped"}
     except MidspanError as error:
         return {"state": "failed", "reason": f"{type(error).__name__}: {error}"}
-    except Exception as error:  # one broken run must not take the others with it
+    except Exception as error:  # one failed run must not stop the others
         import traceback
 
         traceback.print_exc()
@@ -44,7 +44,7 @@ def work(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # inside of train it means: save and stop
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # inside train it means: save and stop
     threading.Thread(target=_leave_with, args=(os.getppid(),), daemon=True).start()
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     sys.stdout = sys.stderr  # whatever a library prints must not be read as an answer
