@@ -150,7 +150,7 @@ def test_gallery_create_and_add_continue_after_ctrl_c(
     stop.reset()
     code, _, err = midspan("gallery", "create", shop, *words)
     assert code == 0, err
-    assert "24 of 40 items are there already: skipped" in err
+    assert "24 of 40 items exist already: skipped" in err
     assert stop.images == 16
     with Gallery.open(shop) as gallery:
         assert len(gallery) == IMAGES
@@ -160,7 +160,7 @@ def test_gallery_create_and_add_continue_after_ctrl_c(
     stop.reset()
     code, _, err = midspan("gallery", "add", shop, *words)
     assert code == 0
-    assert "40 of 40 items are there already: skipped" in err
+    assert "40 of 40 items exist already: skipped" in err
     assert stop.images == 0
 
 
@@ -175,7 +175,7 @@ def test_gallery_add_known_ids_exits_before_embedding(
     stop.reset()
     code, _, err = midspan("gallery", "add", shop, "--images", moved, "--encoder", encoder)
     assert code == 2
-    assert "40 of these ids are there already with another image" in err
+    assert "40 of these ids exist already with another image" in err
     assert stop.images == 0
 
 

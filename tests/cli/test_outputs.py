@@ -75,7 +75,7 @@ def test_output_existing_or_unknown_ending_exits_before_the_work(
     there.write_text("keep me")
     code, _, err = midspan(*words, there)
     assert code == 2
-    assert "is there already; choose another name, or add --force" in err
+    assert "exists already; choose another name, or add --force" in err
     assert there.read_text() == "keep me"
     if name == "bench report":  # any other name is a folder for the page
         return

@@ -99,7 +99,7 @@ def _show_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    """Ours are for users, in one line; others say where they come from."""
+    """Our warnings are one line for users; others name their source."""
     text = f"warning: {message}\n"
     if not issubclass(category, UserWarning):
         text = warnings.formatwarning(message, category, filename, lineno, line)
@@ -112,7 +112,7 @@ def main() -> None:
     Code 1 means FAIL or incomplete, so an uncaught exception, for which Python exits with 1, must
     not leave it as it is.
     """
-    # OpenMP threads that spin while they wait make training 13 times slower beside one other busy
+    # OpenMP threads that spin while they wait make training 13 times slower with one other busy
     # process (2 cores, small-resnet: 86 images/s against 1,100). Read when torch is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if "TORCHELASTIC_RUN_ID" in os.environ:  # one log: torch's advice comes from every process

@@ -1,4 +1,4 @@
-"""Embedding in batches, each kept as soon as it is finished: a stop costs no more than one."""
+"""Embedding in batches, each saved as soon as it is finished: a stop loses at most one."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Journal:
 
     @classmethod
     def open(cls, out: Path, *, space: Space, images: ImageSet) -> Journal:
-        """That of an earlier try with the same encoder and images, or an empty one."""
+        """The journal of an earlier try with the same encoder and images, or an empty one."""
         from midspan.errors import ConfigError
         from midspan.spaces import fingerprint
 
@@ -77,7 +77,7 @@ class Journal:
                 parts.append(Embeddings.load(path))
                 notes = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
             except (FormatError, OSError, ValueError):
-                break  # cut short by a crash: embedded again
+                break  # truncated by a crash: embedded again
             failures += [(id, why) for id, why in notes]
             done = stop
         return done, parts, failures

@@ -28,9 +28,9 @@ def bench(
         typer.Option(help=".npz, .csv, folder, or a name such as digits. May be repeated."),
     ] = None,
     allocations: Annotated[
-        str, typer.Option(help="What the old encoder had seen; names with commas.")
+        str, typer.Option(help="What the old encoder has seen; names with commas.")
     ] = "extended-class,extended-data",
-    methods: Annotated[str, typer.Option(help="Names with commas, or all.")] = ALL,
+    methods: Annotated[str, typer.Option(help="Comma-separated names, or all.")] = ALL,
     backbone: Annotated[
         str, typer.Option(help="NAME or NAME,key=value, e.g. small-resnet,width=12.")
     ] = "small-resnet",
@@ -42,7 +42,7 @@ def bench(
         int | None, typer.Option(min=1, help="Another dim for the new ones.")
     ] = None,
     epochs: Annotated[int, typer.Option(min=1, help="Epochs of every encoder.")] = 10,
-    seeds: Annotated[int, typer.Option(min=1, help="How often all is repeated.")] = 3,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds: how often everything is repeated.")] = 3,
     metric: Annotated[str, typer.Option(help="map, recall@1 …")] = "map",
     exclude_column: Annotated[str | None, EXCLUDE] = None,
     validation: Annotated[
@@ -68,7 +68,7 @@ def bench(
     ),
     jobs: Annotated[int, typer.Option(min=1, help="Runs at a time, one thread each if > 1.")] = 1,
     force: Annotated[
-        bool, typer.Option("--force", help="With --report: replace a page that is there.")
+        bool, typer.Option("--force", help="With --report: replace an existing page.")
     ] = False,
     as_json: bool = JSON_OPTION,
 ) -> None:

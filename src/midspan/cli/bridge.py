@@ -34,7 +34,7 @@ def fit(
     source: Annotated[Path | None, SOURCE] = None,
     target: Annotated[Path | None, TARGET] = None,
     gallery: Annotated[
-        str | None, typer.Option(help="In place of files: a gallery, and --encoder for its images.")
+        str | None, typer.Option(help="Instead of files: a gallery, and --encoder for its images.")
     ] = None,
     encoder: Annotated[
         str | None, typer.Option(help="The new encoder: run folder, model.onnx, hf:… …")
@@ -55,7 +55,7 @@ def fit(
 ) -> None:
     """Fit a map on pairs, of two files or of a gallery and a new encoder.
 
-    `auto` tries the candidates by cross-validated retrieval and says why.
+    `auto` chooses by cross-validated retrieval and prints why.
     """
     from midspan.bridges import fit_auto
 
@@ -127,8 +127,8 @@ def compare(
     metric: Annotated[
         str | None,
         typer.Option(
-            help="map (others of the class are relevant) or mrr (the own item is); default: map if "
-            "there are labels."
+            help="map (others of the class are relevant) or mrr (the same item is); default: map "
+            "if there are labels."
         ),
     ] = None,
     min_retention: Annotated[float, typer.Option(help="Limit of the verdict.")] = 0.95,
@@ -173,7 +173,7 @@ def compare(
         )
         for row in result.rows
     ]
-    checks = [  # a bridge that could not be fitted keeps nothing
+    checks = [  # a bridge that could not be fitted has retention 0
         check if math.isfinite(check.value) else dataclasses.replace(check, verdict="FAIL")
         for check in checks
     ]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from midspan.spaces import Embeddings
 
 PAGE = 1000
-STEP = 64  # images that an encoder gets at once
+STEP = 64  # images embedded at a time
 SEED = 0
 
 
@@ -48,14 +48,14 @@ def pairs_of_gallery(location: str, encoder: str, *, most: int) -> tuple[Embeddi
 
 def _sample(gallery: Gallery, most: int) -> list[Item]:
     """Those that have an image and a vector in the gallery's space."""
-    live, found, after = gallery.space.fingerprint, list[str](), ""
+    live, with_image, after = gallery.space.fingerprint, list[str](), ""
     while page := gallery.scan(after=after, limit=PAGE):
-        found += [item.id for item in page if item.uri is not None and live in item.spaces]
+        with_image += [item.id for item in page if item.uri is not None and live in item.spaces]
         after = page[-1].id
-    if not found:
+    if not with_image:
         raise DataError(f"{gallery.location}: no item has an image (uri) and a vector")
-    rows = np.random.default_rng(SEED).permutation(len(found))[:most]
-    ids = [found[row] for row in sorted(rows.tolist())]
+    rows = np.random.default_rng(SEED).permutation(len(with_image))[:most]
+    ids = [with_image[row] for row in sorted(rows.tolist())]
     return [
         item
         for start in range(0, len(ids), PAGE)

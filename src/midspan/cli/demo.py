@@ -107,7 +107,7 @@ def demo(
 
 
 def print_upgrade(upgrade: LiveUpgrade) -> None:
-    """The curve, and what the client saw meanwhile."""
+    """The curve, and the searches of the client meanwhile."""
     points = {"before": upgrade.old_value}
     points |= {
         f"{100 * share:.0f} %": value

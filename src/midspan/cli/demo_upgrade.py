@@ -1,4 +1,4 @@
-"""The demo's last act: a real gallery changes over to the new encoder while it is searched."""
+"""The last part of the demo: a gallery changes over to the new encoder while it is searched."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PAUSE = 0.005  # seconds between two searches of the client
 
 
 class Traffic:
-    """A client that searches all the time, in a thread of its own, and keeps the score."""
+    """A client that searches all the time in its own thread, and counts the results."""
 
     def __init__(self, search: Callable[[Embeddings], list[list[Hit]]], query: Embeddings) -> None:
         self.query = query  # exchanged when the client changes its encoder
@@ -54,7 +54,7 @@ class Traffic:
         started = time.perf_counter()
         try:
             hits = self._search(query[[self._row % len(query)]])[0]
-        except Exception as error:  # whatever it is, a search has failed
+        except Exception as error:  # any error counts as a failed search
             self.failures.append(str(error))
             return
         self.seconds.append(time.perf_counter() - started)

@@ -1,4 +1,4 @@
-"""`midspan doctor`: what is installed, which devices are there, what is missing for what."""
+"""`midspan doctor`: what is installed, which devices are available, and what is missing."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ LIBRARIES = (
     ("trdg", "", "", "the demo's fonts: pip install --no-deps trdg==1.8.0"),
 )
 SERVERS = {"postgresql": 5432, "qdrant": 6333, "milvus": 19530, "ray": 10001}
-# Installed is not the same as working for these: they load libraries of their own.
+# These load native libraries, so that installed does not mean working.
 TRY_IMPORT = {"torch", "timm"}
 
 
 def doctor(as_json: bool = JSON_OPTION) -> None:
-    """Say what is installed, which devices are there, and what is missing for what."""
+    """Show what is installed, which devices are available, and what is missing."""
     libraries = [_library(*entry) for entry in LIBRARIES]
     devices = _devices()
     from midspan.data import cache_dir
@@ -82,13 +82,13 @@ def _library(name: str, module: str, extra: str, required_for: str) -> dict[str,
     if name in TRY_IMPORT:
         try:
             importlib.import_module(module)
-        except Exception as error:  # whatever a foreign library raises while loading
+        except Exception as error:  # a foreign library may raise anything while it loads
             state = f"installed, does not load: {error}".splitlines()[0]
     return {"name": name, "version": version, "state": state, "required_for": required_for}
 
 
 def _servers() -> dict[str, str]:
-    """Which servers answer at their usual place on this machine."""
+    """Which servers answer on their default port of this machine."""
     servers = {}
     for name, port in SERVERS.items():
         with socket.socket() as tried:

@@ -50,7 +50,7 @@ def embed(
     force: Annotated[bool, FORCE] = False,
     as_json: bool = JSON_OPTION,
 ) -> None:
-    """Turn images into vectors, and keep with them the space they live in.
+    """Turn images into vectors, saved with the space they are in.
 
     Images are embedded in batches, which wait in OUT.batches: stopped, the same command continues.
     With --ray the workers of a cluster embed; this machine lists the images and writes the file.
@@ -153,7 +153,7 @@ def _in_batches(
 
 
 def _images(images: Path, split: Split, *, strict: bool, skipped: list[Skipped]) -> ImageSet:
-    """The part that is asked for; what is no image in the whole of it goes to `skipped`."""
+    """The requested part; rows that are no images go to `skipped`."""
     from midspan.data import open_images
 
     source = open_images(images, strict=strict)

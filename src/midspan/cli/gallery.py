@@ -1,4 +1,4 @@
-"""`midspan gallery …`: what is stored, searched, looked after and copied."""
+"""`midspan gallery …`: store, search, maintain and copy items."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def add(
     device: Annotated[str | None, DEVICE] = None,
     batch_size: Annotated[int | None, BATCH] = None,
     replace: Annotated[
-        bool, typer.Option("--replace", help="Items that are there already get these vectors.")
+        bool, typer.Option("--replace", help="Existing items get these vectors.")
     ] = False,
     tenant: Annotated[str | None, TENANT] = None,
     as_json: bool = JSON_OPTION,
@@ -159,7 +159,7 @@ def search(
     device: Annotated[str | None, DEVICE] = None,
     as_json: bool = JSON_OPTION,
 ) -> None:
-    """The k nearest items of each query, in whatever state an upgrade is."""
+    """The k nearest items of each query, also during an upgrade."""
     from midspan.gallery import Gallery
 
     queries = _queries(vectors, image, text, encoder, space, how=Computing(runtime, device))
@@ -204,7 +204,7 @@ def info(location: Annotated[str, LOCATION], as_json: bool = JSON_OPTION) -> Non
 
 @app.command("verify")
 def verify(location: Annotated[str, LOCATION], as_json: bool = JSON_OPTION) -> None:
-    """Look at every item and vector, change nothing; exit code 1 if something is wrong."""
+    """Check every item and vector, change nothing; exit code 1 if something is wrong."""
     from midspan.gallery import Gallery
 
     with Gallery.open(location) as gallery:
@@ -265,7 +265,7 @@ def expire(
     off: Annotated[bool, typer.Option("--off", help="Items expire no more.")] = False,
     as_json: bool = JSON_OPTION,
 ) -> None:
-    """Remove the items whose time is over, now and from now on."""
+    """Remove expired items, now and from now on."""
     from midspan.gallery import Gallery
 
     with Gallery.open(location) as gallery:
@@ -287,7 +287,7 @@ def quantise(
     how: Annotated[str, typer.Argument(help="none (float32 in memory), int8 or binary.")],
     as_json: bool = JSON_OPTION,
 ) -> None:
-    """Hold vectors smaller in memory, or not. Processes that have it open follow by themselves."""
+    """Set how vectors are held in memory. Processes that have the gallery open follow."""
     from midspan.gallery import Gallery, set_quantise
 
     with Gallery.open(location) as gallery:
@@ -298,10 +298,10 @@ def quantise(
 @app.command("copy")
 def copy(
     source: Annotated[str, typer.Argument(help="Where it is.")],
-    target: Annotated[str, typer.Argument(help="Where it shall be; may be another engine.")],
+    target: Annotated[str, typer.Argument(help="Location of the copy; may be another engine.")],
     as_json: bool = JSON_OPTION,
 ) -> None:
-    """Copy a gallery, from one engine to another if you like. If stopped, repeat it to continue."""
+    """Copy a gallery, also to another engine. If stopped, repeat it to continue."""
     from dataclasses import asdict
 
     from midspan.gallery import Gallery

@@ -1,4 +1,4 @@
-"""`midspan gallery adopt | reconcile | hand-over | detach`: over what an application has."""
+"""`midspan gallery adopt | reconcile | hand-over | detach`: over the data of an application."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from midspan.spaces import Space
 
 LOCATION = typer.Argument(
-    help="Of the gallery: postgresql://…/db?table=shop next to the table; any place for files."
+    help="Of the gallery: postgresql://…/db?table=shop next to the table; any location for files."
 )
 
 
@@ -71,7 +71,7 @@ def adopt(
     ] = False,
     as_json: bool = JSON_OPTION,
 ) -> None:
-    """Make a gallery over a table that an application has, where it is; or from files.
+    """Make a gallery over a table of an application, in place; or from files.
 
     The application continues to read and write its table; triggers notify the gallery. Files are
     copied. Stopped, the same command continues.
@@ -186,7 +186,7 @@ def export(
     else:
         print(f"{path}: {count:,} items")
         if missing:
-            print(f"{missing:,} of {items:,} items have no vector in this space and are not there")
+            print(f"{missing:,} of {items:,} items have no vector in this space and are left out")
     if missing:
         raise typer.Exit(exits.INCOMPLETE)
 
@@ -202,7 +202,7 @@ def _space_named(name: str, spaces: Mapping[str, Space]) -> str:
 
 
 def reconcile(location: Annotated[str, LOCATION], as_json: bool = JSON_OPTION) -> None:
-    """Compare an adopted gallery with the application's data, row by row, and mend it.
+    """Compare an adopted gallery with the application's data, row by row, and repair it.
 
     A table: needed where no trigger saw a change (replication, disabled triggers). A collection:
     needed regularly, for servers have no triggers.
@@ -213,8 +213,8 @@ def reconcile(location: Annotated[str, LOCATION], as_json: bool = JSON_OPTION) -
 
     with Gallery.open(location) as gallery:
         in_table = gallery.engine == "postgresql"
-        mend = reconcile_table if in_table else reconcile_collection
-        done = mend(gallery, show=True)
+        reconcile = reconcile_table if in_table else reconcile_collection
+        done = reconcile(gallery, show=True)
     if as_json:
         print_json({"location": location, **asdict(done)})
         return
@@ -227,7 +227,8 @@ def reconcile(location: Annotated[str, LOCATION], as_json: bool = JSON_OPTION) -
 def hand_over(
     location: Annotated[str, LOCATION],
     back: Annotated[
-        bool, typer.Option("--back", help="The application's column holds the old vectors again.")
+        bool,
+        typer.Option("--back", help="Undo: the application's column holds the old vectors again."),
     ] = False,
     as_json: bool = JSON_OPTION,
 ) -> None:
@@ -243,7 +244,7 @@ def hand_over(
         if back:
             without = take_back_table(gallery)
             shown: dict[str, Any] = {"location": gallery.location, "without": without}
-            words = f"the former vectors are back; {without:,} rows that came since have none"
+            words = f"the former vectors are back; {without:,} rows added since have none"
         else:
             done = hand_over_table(gallery, show=True)
             shown = {"location": gallery.location, **asdict(done)}

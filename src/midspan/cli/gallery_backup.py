@@ -13,10 +13,10 @@ from midspan.cli.output import JSON_OPTION, print_json
 
 def backup(
     location: Annotated[str, typer.Argument(help="A gallery file; it may be in use.")],
-    path: Annotated[Path, typer.Argument(help="The file to write; must not be there yet.")],
+    path: Annotated[Path, typer.Argument(help="The file to write; must not exist yet.")],
     as_json: bool = JSON_OPTION,
 ) -> None:
-    """Copy a gallery file as it is at one moment, also while it is served and written."""
+    """Copy a gallery file consistently, also while it is served and written."""
     from midspan.gallery.copy import backup as make
 
     made = make(location, path)
@@ -25,7 +25,7 @@ def backup(
 
 def restore(
     path: Annotated[Path, typer.Argument(help="A file that `backup` wrote.")],
-    location: Annotated[str, typer.Argument(help="Where the gallery shall be.")],
+    location: Annotated[str, typer.Argument(help="Location of the new gallery.")],
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Check a backup and make a gallery of it; indexes are built again when they are needed."""

@@ -41,7 +41,7 @@ class Items(Protocol):
 
     @property
     def key(self) -> str:
-        """Names the source; the same source again continues what it began."""
+        """Names the source; the same source continues an interrupted command."""
         ...
 
     def write(self, gallery: Gallery | Tenant, *, replace: bool, skip_present: bool) -> None: ...
@@ -230,7 +230,7 @@ class ImageItems:
         ]
         if other:
             raise ItemError(
-                f"{gallery.location}: {len(other):,} of these ids are there already with another "
+                f"{gallery.location}: {len(other):,} of these ids exist already with another "
                 f"image, first {other[0]!r}; give such items other ids, or add --replace"
             )
         if there:
@@ -288,4 +288,4 @@ def _stored(vectors: Embeddings, images: Path | None, group_by: str | None) -> V
 
 
 def _say_present(count: int, all_: int) -> None:
-    typer.echo(f"{count:,} of {all_:,} items are there already: skipped", err=True)
+    typer.echo(f"{count:,} of {all_:,} items exist already: skipped", err=True)

@@ -1,4 +1,4 @@
-"""Outputs are checked before the work: an hour of embedding must not end at a wrong path."""
+"""Outputs are checked before the work: an hour of embedding must not fail at a wrong path."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from midspan.errors import ConfigError
 
-FORCE = typer.Option("--force", help="Replace what is there already.")
+FORCE = typer.Option("--force", help="Replace an existing file or folder.")
 
 EMBEDDINGS = (".npz", ".parquet")
 PAGE = (".html", ".htm")
@@ -25,7 +25,7 @@ def check_file(path: Path | None, *, option: str, suffixes: tuple[str, ...], for
     if path.is_dir():
         raise ConfigError(f"{option} {path} is a folder; give the name of a file")
     if path.exists() and not force:
-        raise ConfigError(f"{option} {path} is there already; choose another name, or add --force")
+        raise ConfigError(f"{option} {path} exists already; choose another name, or add --force")
     _check_parent(path, option=option)
 
 

@@ -1,7 +1,7 @@
-"""`--ship-images`: the images travel to the workers with the items, as files in a parcel.
+"""`--ship-images`: the images are sent to the workers with the items, as files.
 
-For a cluster that cannot see the storage of this machine. Files travel as they are, and the worker
-decodes them; rows of an image set (set.npz#3) travel as a small set, images in a shard
+For a cluster that cannot see the storage of this machine. Files are sent unchanged, and the worker
+decodes them; rows of an image set (set.npz#3) are sent as a small set, images in a shard
 (shard.tar#cat/1.jpg) as files.
 """
 
@@ -32,7 +32,7 @@ READERS = 8  # files read at once, as many as are decoded at once (data/sources.
 
 @dataclass(frozen=True, slots=True)
 class Shipment:
-    """What travels. Items that are not in `places` keep their uri."""
+    """What is sent. Items that are not in `places` keep their uri."""
 
     files: Mapping[str, bytes]
     places: Mapping[str, str]  # id of an item → its file, or file.npz#row
@@ -52,7 +52,7 @@ class Shipment:
 
 
 def shipped(tasks: Sequence[Task]) -> Batch:
-    """What cannot be read here goes as it is: the worker will say why it has no image."""
+    """An unreadable image keeps its uri: the worker reports why it has no image."""
     from midspan.upgrade.cluster import Batch
 
     items = tuple(task.item for task in tasks)
@@ -116,6 +116,6 @@ def _part(file: str, uris: Mapping[str, ImageUri]) -> tuple[bytes, list[str]]:
         return b"", []
     rows = {id: uri.row for id, uri in uris.items() if uri.row is not None}
     there = [id for id, row in rows.items() if row < len(images)]
-    made = io.BytesIO()
-    np.savez(made, images=images[[rows[id] for id in there]])
-    return made.getvalue(), there
+    packed = io.BytesIO()
+    np.savez(packed, images=images[[rows[id] for id in there]])
+    return packed.getvalue(), there

@@ -1,4 +1,4 @@
-"""`--ray ADDRESS`: what workers of a cluster load, and the options that say who they are."""
+"""`--ray ADDRESS`: what workers of a cluster load, and the options that choose them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def workers_from(
     given = {"--workers": workers is not None, "--gpus-per-worker": gpus is not None}
     given["--ship-images"] = ship_images
     if wrong := [name for name, is_given in given.items() if is_given]:
-        raise ConfigError(f"{' and '.join(wrong)} without --ray ADDRESS: say which cluster")
+        raise ConfigError(f"{' and '.join(wrong)} without --ray ADDRESS: name the cluster")
     return None
 
 

@@ -22,7 +22,7 @@ def train(
         list[str] | None,
         typer.Option("--set", help="Change a setting: train.epochs=5. May be repeated."),
     ] = None,
-    restart: Annotated[bool, typer.Option(help="Forget what the folder holds.")] = False,
+    restart: Annotated[bool, typer.Option(help="Discard what the folder holds.")] = False,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 …")] = None,
     as_json: bool = JSON_OPTION,
 ) -> None:
@@ -44,7 +44,7 @@ def train(
     except (ConfigError, RunError) as error:
         if first or isinstance(error, ProcessLost):
             raise
-        # the first process of the run stops for the same reason, and says it for all
+        # the first process stops for the same reason, and reports it
         code = exits.INTERRUPTED if isinstance(error, Interrupted) else exits.ERROR
         raise typer.Exit(code) from error
     if not first:

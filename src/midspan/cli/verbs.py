@@ -1,4 +1,4 @@
-"""One name for one thing on every verb; names of earlier versions keep working, unseen."""
+"""Options have the same name on every verb; names of earlier versions keep working, hidden."""
 
 from __future__ import annotations
 

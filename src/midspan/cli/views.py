@@ -1,4 +1,4 @@
-"""Items of several images: embedded with what the encoder knows of each, then fused."""
+"""Items of several images: embedded with the uncertainty of each, then fused."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def embedder_of_views(
     from midspan.encoders.load import load_embedder, load_encoder, may_judge
 
     how = computing or Computing()
-    if may_judge(encoder):  # what it knows of an image is not in a graph
+    if may_judge(encoder):  # a graph gives no uncertainty
         return _judging(load_encoder(encoder, device=how.device), encoder, how)
     return _plain(load_embedder(encoder, device=how.device, runtime=how.runtime), encoder, how)
 
@@ -76,7 +76,7 @@ def _judging(loaded: Embedder, folder: str, how: Computing) -> tuple[Space, Embe
 def group_column(images: ImageSet, group_by: str) -> tuple[ImageSet, Column]:
     """(images, item of each); columns that differ between views of an item are left out.
 
-    `fuse_views` would drop them too, but from a part of the images it cannot tell for all.
+    `fuse_views` drops them too, but a part of the images does not show which differ in all.
     """
     groups = images.labels if group_by == "labels" else images.columns.get(group_by)
     if groups is None or groups.ndim != 1:
