@@ -65,12 +65,12 @@ def _read_npz(path: Path, given: Space | str | None) -> Embeddings:
         raise FormatError(f"{path}: not a readable .npz file ({error})") from error
     if "vectors" not in arrays:
         raise FormatError(
-            f"{path}: holds {sorted(arrays)}, wanted 'vectors' (N, D); is it an image set?"
+            f"{path}: expected 'vectors' (N, D), got {sorted(arrays)}; is it an image set?"
         )
     vectors = arrays.pop("vectors")
     if vectors.ndim != 2 or vectors.dtype.kind != "f":
         raise FormatError(
-            f"{path}: vectors are {vectors.dtype} {vectors.shape}, wanted floats (N, D)"
+            f"{path}: expected vectors (N, D) of floats, got {vectors.dtype} {vectors.shape}"
         )
     raw, mark = (
         None if value is None else str(value)
@@ -122,10 +122,10 @@ def _read_parquet(path: Path, given: Space | str | None) -> Embeddings:
     except (pa.ArrowException, OSError) as error:
         raise FormatError(f"{path}: not a readable parquet file ({error})") from error
     if "vectors" not in table.column_names:
-        raise FormatError(f"{path}: has the columns {table.column_names}, wanted 'vectors'")
+        raise FormatError(f"{path}: expected the column 'vectors', got {table.column_names}")
     lists = table.column("vectors").combine_chunks()
     if not pa.types.is_fixed_size_list(lists.type):
-        raise FormatError(f"{path}: 'vectors' is {lists.type}, wanted a fixed-size list of floats")
+        raise FormatError(f"{path}: expected 'vectors' in lists of one size, got {lists.type}")
     dim = lists.type.list_size
     vectors = lists.flatten().to_numpy(zero_copy_only=False).reshape(-1, dim)
     metadata = table.schema.metadata or {}

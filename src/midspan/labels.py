@@ -150,7 +150,7 @@ def check_overlap(
 
 
 def warn_numbered(*, what: str) -> None:
-    """Said when labels that an earlier version numbered meet those of another file."""
+    """Warn that labels numbered by an earlier version are compared with those of another file."""
     warnings.warn(
         f"the labels of the {what} are numbers that an earlier version of midspan gave to the "
         "classes of one folder or list; they agree with another file's only if both were made from "

@@ -65,8 +65,8 @@ BAD = {
     "infinite": (np.full((1, 12), np.inf, np.float32), "'bad'.*NaN or infinite"),
     "zero": (np.zeros((1, 12), np.float32), "'bad'.*length zero, which has no direction"),
     "dims": (np.ones((1, 7), np.float32), r"shape \(1, 7\).*wants \(N, 12\)"),
-    "flat": (np.ones(12, np.float32), r"\(12,\), wanted floats \(N, D\)"),
-    "words": (np.array([["x"] * 12]), "wanted floats"),
+    "flat": (np.ones(12, np.float32), r"of floats, got float32 \(12,\)"),
+    "words": (np.array([["x"] * 12]), "expected vectors"),
 }
 
 

@@ -1,6 +1,6 @@
 """Decode a whole set once: into memory, or into a file that is mapped when it is larger.
 
-A file is found again by the next run (its key covers the images' names, sizes and times, the
+The next run reuses a file (its key covers the images' names, sizes and times, the
 size to decode to and this format), so a large folder is decoded once and not once a run. Everything
 under `cache_dir()` can be deleted at any time.
 """

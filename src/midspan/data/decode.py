@@ -225,7 +225,7 @@ def _stream(image: str | Path | bytes, *, name: str) -> IO[bytes]:
     if isinstance(image, bytes):
         return BytesIO(image)
     try:
-        if not stat.S_ISREG(os.stat(image).st_mode):  # opening a pipe would wait for ever
+        if not stat.S_ISREG(os.stat(image).st_mode):  # opening a pipe would block
             raise ImageError(f"{name}: is not a file")
         return open(image, "rb")
     except (OSError, ValueError) as error:

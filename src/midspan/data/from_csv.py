@@ -31,8 +31,8 @@ def csv(path: str | Path, *, root: str | Path | None = None, strict: bool = Fals
 
     Relative paths start at `root`, by default the CSV's own folder, and may not lead out of it
     with '..': name a higher `root` instead. Absolute paths are taken as they are, so read a
-    stranger's list only where all your images may be seen. Missing or broken images are skipped
-    and listed, or an ImageError if `strict`.
+    list from an untrusted source only where all your images may be seen. Missing or broken images
+    are skipped and listed, or an ImageError if `strict`.
     """
     table = _read(Path(path))
     names = table.paths()

@@ -186,7 +186,7 @@ def _copy(source: Path, target: Path, *, verb: str) -> Backup:
     if not source.is_file():
         raise GalleryError(f"{verb}: expected a gallery file at {source}, got none")
     if target.exists():
-        raise GalleryError(f"{verb}: {target} is there already; choose another name or remove it")
+        raise GalleryError(f"{verb}: {target} exists already; choose another name or remove it")
     part = target.with_name(f"{target.name}.{os.getpid()}.part")
     try:
         try:

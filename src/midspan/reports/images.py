@@ -35,7 +35,7 @@ def image_reader(
 ) -> Callable[[int], ImageArray | None]:
     """The image (H, W, C) of an item by its row; None where there is none, or it is unreadable.
 
-    An array holds the images row by row; in an image set they are found by id.
+    An array holds the images row by row; in an image set they are matched by id.
     """
     if images is None:
         return lambda row: None

@@ -1,4 +1,4 @@
-"""The page of an embedding in parts: what each learner does, what the encoder is sure of."""
+"""The page of an embedding in parts: recall of each learner, confidences of the encoder."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def upgrade_plot(upgrade: LiveUpgrade) -> str:
 
 
 def upgrade_words(upgrade: LiveUpgrade) -> str:
-    """Whether it ever got worse than the old service, as it is."""
+    """Whether the search was ever worse than the old service."""
     lowest = min(upgrade.values)
     if lowest >= upgrade.old_value:
         return "At no point was the search worse than the old service had been."

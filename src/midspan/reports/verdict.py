@@ -1,4 +1,4 @@
-"""What a page says first: the verdict in words, and the few numbers behind it."""
+"""The head of a page: the verdict in words, and the few numbers behind it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Literal
 class PageVerdict:
     holds: bool
     headline: str  # one sentence
-    sentence: str  # what else a hurried reader must know
+    sentence: str  # what else a reader in a hurry needs to know
 
 
 @dataclass(frozen=True, slots=True)

@@ -204,7 +204,7 @@ def test_export_keeps_an_existing_file_and_counts_items_without_a_vector(
     assert Embeddings.load(out).columns["labels"].tolist() == ["ant", "bee", "ant"]
     code, _, err = midspan("gallery", "export", place, out)
     assert code == 2
-    assert "is there already; choose another name, or add --force" in err
+    assert "exists already; choose another name, or add --force" in err
     assert midspan("gallery", "export", place, out, "--force")[0] == 0
     code, _, err = midspan("gallery", "export", place, out, "--force", "--space", "nobody")
     assert code == 2
