@@ -35,7 +35,7 @@ FUNCTIONS = {
     "load_encoder",
     "train",
 }
-EXAMPLES = sorted(CLASSES | FUNCTIONS | {"MidspanError"})
+EXAMPLES = sorted(CLASSES | FUNCTIONS | set(ms.errors.__all__))
 
 
 def test_public_names_equal_the_documented_list() -> None:
