@@ -6,7 +6,6 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,8 @@ import pytest
 from PIL import Image
 
 from midspan import Embeddings, Space
-from midspan.cli import app, main
-
-Result = tuple[int, str, str]  # exit code, stdout, stderr
-Run = Callable[..., Result]
+from midspan.cli import app
+from tests.cli.conftest import Command
 
 RUN_FILE = """
 [data]
@@ -32,23 +29,6 @@ dim = 16
 epochs = 1
 batch_size = 64
 """
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.setenv("COLUMNS", "200")
-
-    def call(*words: object) -> Result:
-        monkeypatch.setattr(sys, "argv", ["midspan", *map(str, words)])
-        code = 0
-        try:
-            main()
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return call
 
 
 @pytest.fixture(scope="module")
@@ -74,8 +54,8 @@ def vectors(path: Path, *, seed: int = 0, labels: bool = True, space: str = "v")
     return path
 
 
-def test_help_names_every_verb(run: Run) -> None:
-    code, out, _ = run("--help")
+def test_help_names_every_verb(midspan: Command) -> None:
+    code, out, _ = midspan("--help")
     assert code == 0
     for command in app.registered_commands:
         assert command.name is not None
@@ -83,9 +63,9 @@ def test_help_names_every_verb(run: Run) -> None:
     assert "Start here" in out
 
 
-def test_every_verb_has_help_and_json(run: Run) -> None:
+def test_every_verb_has_help_and_json(midspan: Command) -> None:
     for command in app.registered_commands:
-        code, out, _ = run(command.name, "--help")
+        code, out, _ = midspan(command.name, "--help")
         assert code == 0
         if command.name != "serve":  # it prints nothing but its log
             assert "--json" in out, command.name
@@ -93,52 +73,54 @@ def test_every_verb_has_help_and_json(run: Run) -> None:
         assert (command.callback.__doc__ or "").strip(), command.name
 
 
-def test_version_option_prints_the_version(run: Run) -> None:
+def test_version_option_prints_the_version(midspan: Command) -> None:
     from midspan import __version__
 
-    assert run("--version")[1].strip() == f"midspan {__version__}"
+    assert midspan("--version")[1].strip() == f"midspan {__version__}"
 
 
-def test_train_prints_one_json_document(run: Run, trained: Path, tmp_path: Path) -> None:
-    code, out, err = run("train", trained / "run.toml", "--out", tmp_path / "r", "--json")
+def test_train_prints_one_json_document(midspan: Command, trained: Path, tmp_path: Path) -> None:
+    code, out, err = midspan("train", trained / "run.toml", "--out", tmp_path / "r", "--json")
     assert code == 0
     document = json.loads(out)
     assert 0 < document["scores"]["self"] <= 1
     assert "train:" in err  # progress goes elsewhere
 
 
-def test_train_prints_a_summary_and_takes_changes(run: Run, trained: Path, tmp_path: Path) -> None:
-    code, out, _ = run(
+def test_train_prints_a_summary_and_takes_changes(
+    midspan: Command, trained: Path, tmp_path: Path
+) -> None:
+    code, out, _ = midspan(
         "train", trained / "run.toml", "--out", tmp_path / "r", "--set", "encoder.dim=8"
     )
     assert code == 0
     assert "recall@1" in out
     assert "run folder" in out
-    code, _, err = run("train", trained / "run.toml", "--set", "train.epoch=8")
+    code, _, err = midspan("train", trained / "run.toml", "--set", "train.epoch=8")
     assert code == 2
     assert err.strip().endswith("did you mean 'epochs'?")
 
 
-def test_known_errors_are_one_line_and_exit_1(run: Run, tmp_path: Path) -> None:
-    code, out, err = run("train", tmp_path / "none.toml")
+def test_known_errors_are_one_line_and_exit_1(midspan: Command, tmp_path: Path) -> None:
+    code, out, err = midspan("train", tmp_path / "none.toml")
     assert code == 2
     assert out == ""
     assert err.count("\n") == 1
     assert err.startswith("error: ")
-    code, out, _ = run("train", tmp_path / "none.toml", "--json")
+    code, out, _ = midspan("train", tmp_path / "none.toml", "--json")
     assert code == 2
     assert json.loads(out)["error"]["type"] == "ConfigError"
 
 
-def test_runs_lists_state_and_method(run: Run, trained: Path) -> None:
-    code, out, _ = run("runs", trained / "runs", "--json")
+def test_runs_lists_state_and_method(midspan: Command, trained: Path) -> None:
+    code, out, _ = midspan("runs", trained / "runs", "--json")
     assert code == 0
     (only,) = json.loads(out)["runs"]
     assert (only["state"], only["method"]) == ("finished", "independent")
-    assert "finished" in run("runs", trained / "runs")[1]
+    assert "finished" in midspan("runs", trained / "runs")[1]
 
 
-def test_embed_folder_with_a_broken_image(run: Run, trained: Path, tmp_path: Path) -> None:
+def test_embed_folder_with_a_broken_image(midspan: Command, trained: Path, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     for name in ("a/1.png", "a/2.png", "b/1.png"):
         path = tmp_path / "photos" / name
@@ -148,79 +130,81 @@ def test_embed_folder_with_a_broken_image(run: Run, trained: Path, tmp_path: Pat
     Image.fromarray(rng.integers(0, 255, (64, 64, 3), dtype=np.uint8)).save(broken)
     broken.write_bytes(broken.read_bytes()[:-1500])
     arguments = ["embed", trained / "runs" / "first", tmp_path / "photos"]
-    code, out, _ = run(*arguments, "--out", tmp_path / "e.npz", "--json")
+    code, out, _ = midspan(*arguments, "--out", tmp_path / "e.npz", "--json")
     assert code == 0
     document = json.loads(out)
     assert document["items"] == 3
     assert [Path(path).name for path, _ in document["skipped"]] == ["2.jpg"]
     loaded = Embeddings.load(tmp_path / "e.npz")
     assert loaded.space.fingerprint == document["space"]["fingerprint"]
-    code, out, _ = run(*arguments, "--out", tmp_path / "e.npz", "--force")
+    code, out, _ = midspan(*arguments, "--out", tmp_path / "e.npz", "--force")
     assert "2.jpg" in out
-    code, _, err = run(*arguments, "--out", tmp_path / "f.npz", "--strict")
+    code, _, err = midspan(*arguments, "--out", tmp_path / "f.npz", "--strict")
     assert code == 2
     assert "2.jpg" in err
     assert not list(tmp_path.glob("f.npz*"))
 
 
-def test_embed_no_images_or_broken_encoder_exits_2(run: Run, trained: Path, tmp_path: Path) -> None:
+def test_embed_no_images_or_broken_encoder_exits_2(
+    midspan: Command, trained: Path, tmp_path: Path
+) -> None:
     (tmp_path / "empty").mkdir()
     for encoder, images in (
         (trained / "runs" / "first", tmp_path / "empty"),
         (trained / "runs" / "first", tmp_path / "none"),
         (tmp_path / "empty", tmp_path / "empty"),
     ):
-        code, _, err = run("embed", encoder, images, "--out", tmp_path / "e.npz")
+        code, _, err = midspan("embed", encoder, images, "--out", tmp_path / "e.npz")
         assert code == 2
         assert err.startswith("error: ")
         assert not (tmp_path / "e.npz").exists()
 
 
-def test_eval_json_contract(run: Run, tmp_path: Path) -> None:
+def test_eval_json_contract(midspan: Command, tmp_path: Path) -> None:
     path = vectors(tmp_path / "q.npz")
-    code, out, _ = run("eval", "--query", path, "--metrics", "map,recall@1,map@r", "--json")
+    code, out, _ = midspan("eval", "--query", path, "--metrics", "map,recall@1,map@r", "--json")
     assert code == 0
     document = json.loads(out)
     assert set(document) == {"protocol", "n_queries", "n_answerable", "n_gallery", "metrics"}
     assert document["protocol"] == "leave-one-out"
     assert set(document["metrics"]) == {"map", "recall@1", "map@r"}
     assert all(0 < value <= 1 for value in document["metrics"].values())
-    assert "map" in run("eval", "--query", path)[1]
+    assert "map" in midspan("eval", "--query", path)[1]
 
 
-def test_eval_two_spaces_requires_direct(run: Run, tmp_path: Path) -> None:
+def test_eval_two_spaces_requires_direct(midspan: Command, tmp_path: Path) -> None:
     query = vectors(tmp_path / "q.npz", space="one")
     gallery = vectors(tmp_path / "g.npz", space="two", seed=1)
-    code, _, err = run("eval", "--query", query, "--gallery", gallery)
+    code, _, err = midspan("eval", "--query", query, "--gallery", gallery)
     assert code == 2
     assert "--direct" in err
-    code, out, _ = run("eval", "--query", query, "--gallery", gallery, "--direct", "--json")
+    code, out, _ = midspan("eval", "--query", query, "--gallery", gallery, "--direct", "--json")
     assert code == 0
     assert json.loads(out)["n_gallery"] == 40
 
 
-def test_eval_unknown_metric_or_protocol_exits_2(run: Run, tmp_path: Path) -> None:
+def test_eval_unknown_metric_or_protocol_exits_2(midspan: Command, tmp_path: Path) -> None:
     path = vectors(tmp_path / "q.npz")
     for words in (
         ["--metrics", "mapp"],
         ["--protocol", "market"],
         ["--metrics", "recall@0"],
     ):
-        code, _, err = run("eval", "--query", path, *words)
+        code, _, err = midspan("eval", "--query", path, *words)
         assert code == 2, words
         assert err.startswith("error: ")
     bare = vectors(tmp_path / "bare.npz", labels=False)
-    code, _, err = run("eval", "--query", bare)
+    code, _, err = midspan("eval", "--query", bare)
     assert code == 2
     assert "labels" in err
 
 
-def test_compare_json_contract(run: Run, tmp_path: Path) -> None:
+def test_compare_json_contract(midspan: Command, tmp_path: Path) -> None:
     old = vectors(tmp_path / "o.npz", seed=0, space="old")
     new = vectors(tmp_path / "n.npz", seed=1, space="new")
     upper = vectors(tmp_path / "u.npz", seed=2, space="upper")
     words: list[Any] = ["compare", "--old", old, "--new", new, "--metric", "map"]
-    code, out, _ = run(*words, "--upper", upper, "--direct", "--json")
+    code, out, _ = midspan(*words, "--upper", upper, "--direct", "--json")
     assert code == 0
     document = json.loads(out)
     assert set(document) == {
@@ -240,30 +224,30 @@ def test_compare_json_contract(run: Run, tmp_path: Path) -> None:
         "ci",
     }
     assert document["compatible"] == (document["cross"] > document["old_self"])
-    without = json.loads(run(*words, "--json")[1])
+    without = json.loads(midspan(*words, "--json")[1])
     assert without["upper_self"] is None
     assert without["old_self"] == document["old_self"]
-    code, out, _ = run(*words, "--page", tmp_path / "page.html")
+    code, out, _ = midspan(*words, "--page", tmp_path / "page.html")
     assert code == 0
     assert "old self" in out
     assert (tmp_path / "page.html").read_text(encoding="utf-8").startswith("<!doctype html>")
 
 
-def test_compare_direct_and_bridge_together_exits_2(run: Run, tmp_path: Path) -> None:
+def test_compare_direct_and_bridge_together_exits_2(midspan: Command, tmp_path: Path) -> None:
     path = vectors(tmp_path / "o.npz")
-    code, _, err = run("compare", "--old", path, "--new", path, "--direct", "--bridge", "b")
+    code, _, err = midspan("compare", "--old", path, "--new", path, "--direct", "--bridge", "b")
     assert code == 2
     assert "exclude each other" in err
 
 
-def test_doctor_lists_libraries_and_devices(run: Run) -> None:
-    code, out, _ = run("doctor", "--json")
+def test_doctor_lists_libraries_and_devices(midspan: Command) -> None:
+    code, out, _ = midspan("doctor", "--json")
     assert code == 0
     document = json.loads(out)
     states = {entry["name"]: entry["state"] for entry in document["libraries"]}
     assert states["torch"] == "ok"
     assert document["devices"]["torch threads"] >= 1
-    assert "libraries" in run("doctor")[1]
+    assert "libraries" in midspan("doctor")[1]
 
 
 @pytest.mark.slow
@@ -298,9 +282,9 @@ def test_ctrl_c_exits_130_and_resumes(trained: Path, tmp_path: Path) -> None:
     assert (tmp_path / "r" / "checkpoint.safetensors").exists()
 
 
-def test_gate_exit_codes_and_json(run: Run, tmp_path: Path) -> None:
+def test_gate_exit_codes_and_json(midspan: Command, tmp_path: Path) -> None:
     old = vectors(tmp_path / "o.npz", seed=0)
-    code, out, _ = run("gate", "--before", old, "--after", old, "--json")
+    code, out, _ = midspan("gate", "--before", old, "--after", old, "--json")
     assert code == 0
     document = json.loads(out)
     assert document["verdict"] == "PASS"
@@ -310,10 +294,10 @@ def test_gate_exit_codes_and_json(run: Run, tmp_path: Path) -> None:
     worse = Embeddings(
         ids=noise.ids, vectors=rng.normal(size=(40, 12)).astype(np.float32), space=Space("w", 12)
     ).save(tmp_path / "w.npz")
-    code, out, _ = run("gate", "--before", old, "--after", worse)
+    code, out, _ = midspan("gate", "--before", old, "--after", worse)
     assert code == 1
     assert "FAIL" in out
-    code, out, _ = run(
+    code, out, _ = midspan(
         "gate", "--before", old, "--after", worse, "--max-negative-flips", 1, "--min-retention", 0
     )
     assert code == 0
@@ -333,33 +317,35 @@ def paired(tmp_path: Path) -> tuple[Path, Path]:
     return paths[0], paths[1]
 
 
-def test_bridge_fit_apply_and_use(run: Run, tmp_path: Path) -> None:
+def test_bridge_fit_apply_and_use(midspan: Command, tmp_path: Path) -> None:
     old, new = paired(tmp_path)
     folder = tmp_path / "bridge"
     words = ["bridge", "fit", "--source", old, "--target", new, "--out", folder]
-    code, out, _ = run(*words, "--json")
+    code, out, _ = midspan(*words, "--json")
     assert code == 0
     document = json.loads(out)
     assert document["method"] in {one["method"] for one in document["tried"]}
     assert document["why"].startswith(document["method"])
     assert document["pairs"] == 200
     mapped = tmp_path / "mapped.npz"
-    code, out, _ = run("bridge", "apply", folder, "--input", old, "--out", mapped, "--json")
+    code, out, _ = midspan("bridge", "apply", folder, "--input", old, "--out", mapped, "--json")
     assert code == 0
     assert Embeddings.load(mapped).space.same_as(Embeddings.load(new).space)
     graph = tmp_path / "bridge.onnx"
-    code, out, _ = run("bridge", "export", folder, "--out", graph, "--json")
+    code, out, _ = midspan("bridge", "export", folder, "--out", graph, "--json")
     assert code == 0
     assert json.loads(out)["onnx"] == str(graph)
     assert graph.stat().st_size > 0
     words = ["compare", "--old", old, "--new", new, "--json"]
-    with_bridge = json.loads(run(*words, "--bridge", folder)[1])
-    without = json.loads(run(*words)[1])
+    with_bridge = json.loads(midspan(*words, "--bridge", folder)[1])
+    without = json.loads(midspan(*words)[1])
     assert with_bridge["cross"] > 0.9 * with_bridge["new_self"] > 2 * without["cross"]
-    code, _, err = run("bridge", "apply", folder, "--input", new, "--out", tmp_path / "other.npz")
+    code, _, err = midspan(
+        "bridge", "apply", folder, "--input", new, "--out", tmp_path / "other.npz"
+    )
     assert code == 2  # the wrong side
     assert "new" in err
-    code, out, _ = run(
+    code, out, _ = midspan(
         "gate",
         "--before",
         old,
@@ -378,10 +364,12 @@ def test_bridge_fit_apply_and_use(run: Run, tmp_path: Path) -> None:
     assert (tmp_path / "gate.html").exists()
 
 
-def test_bridge_fit_settings_are_passed_and_mistakes_exit_2(run: Run, tmp_path: Path) -> None:
+def test_bridge_fit_settings_are_passed_and_mistakes_exit_2(
+    midspan: Command, tmp_path: Path
+) -> None:
     old, new = paired(tmp_path)
     words = ["bridge", "fit", "--source", old, "--target", new, "--out", tmp_path / "b"]
-    code, out, _ = run(*words, "--method", "procrustes")
+    code, out, _ = midspan(*words, "--method", "procrustes")
     assert code == 0
     assert "200 pairs" in out
     for extra, message in (
@@ -390,15 +378,15 @@ def test_bridge_fit_settings_are_passed_and_mistakes_exit_2(run: Run, tmp_path: 
         (["--method", "ridge", "--set", "alpha"], "expected key=value"),
         (["--set", "alpha=1.0"], "needs a --method"),
     ):
-        code, _, err = run(*words, *extra, "--force")
+        code, _, err = midspan(*words, *extra, "--force")
         assert code == 2, extra
         assert message in err
 
 
-def test_bridge_compare_table(run: Run, tmp_path: Path) -> None:
+def test_bridge_compare_table(midspan: Command, tmp_path: Path) -> None:
     old, new = paired(tmp_path)
     words = ["bridge", "compare", "--source", old, "--target", new, "--methods"]
-    code, out, _ = run(*words, "procrustes,ridge", "--json")
+    code, out, _ = midspan(*words, "procrustes,ridge", "--json")
     assert code == 0
     rows = {row["name"]: row for row in json.loads(out)["rows"]}
     assert list(rows) == ["none", "procrustes", "ridge"]
@@ -407,4 +395,4 @@ def test_bridge_compare_table(run: Run, tmp_path: Path) -> None:
     assert (
         rows["procrustes"]["low"] <= rows["procrustes"]["retention"] <= rows["procrustes"]["high"]
     )
-    assert "procrustes" in run(*words, "procrustes")[1]
+    assert "procrustes" in midspan(*words, "procrustes")[1]

@@ -3,35 +3,16 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from midspan import Embeddings, Space
-from midspan.cli import main
+from tests.cli.conftest import Command
 
-Run = Callable[..., tuple[int, str, str]]
 OLD = Space("old", 8, fingerprint="f-old")
 NEW = Space("new", 8, fingerprint="f-new", compatible_with=("f-old",))
 OTHER = Space("other", 8, fingerprint="f-other")
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    def call(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["midspan", *map(str, words)])
-        code = 0
-        try:
-            main()
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return call
 
 
 def vectors(path: Path, space: Space, ids: range) -> Path:
@@ -44,40 +25,43 @@ def vectors(path: Path, space: Space, ids: range) -> Path:
     ).save(path)
 
 
-def test_gallery_create_add_search_info_verify_copy_work(run: Run, tmp_path: Path) -> None:
+def test_gallery_create_add_search_info_verify_copy_work(midspan: Command, tmp_path: Path) -> None:
     place = tmp_path / "shop.midspan"
     first = vectors(tmp_path / "a.npz", OLD, range(30))
     more = vectors(tmp_path / "b.npz", OLD, range(30, 50))
-    assert run("gallery", "create", place, "--embeddings", first)[0] == 0
-    code, out, _ = run("gallery", "add", place, "--embeddings", more, "--json")
+    assert midspan("gallery", "create", place, "--embeddings", first)[0] == 0
+    code, out, _ = midspan("gallery", "add", place, "--embeddings", more, "--json")
     assert code == 0
     document = json.loads(out)
     assert (document["items"], document["by_space"], document["failed"]) == (50, {"old": 50}, 0)
     assert document["upgrade"] is None
 
     query = vectors(tmp_path / "q.npz", NEW, range(10))  # a compatible encoder's queries
-    code, out, _ = run("gallery", "search", place, "--vectors", query, "-k", 3, "--json")
+    code, out, _ = midspan("gallery", "search", place, "--vectors", query, "-k", 3, "--json")
     assert code == 0
     results = json.loads(out)["results"]
     assert [len(hits) for hits in results] == [3] * 10
     assert [hits[0]["id"] for hits in results] == [f"i{n}" for n in range(10)]
     assert set(results[0][0]) == {"id", "score", "rank_score", "space"}
-    code, out, _ = run(
+    code, out, _ = midspan(
         "gallery", "search", place, "--vectors", query, "--filter", '{"labels": 2}', "--json"
     )
     assert all(int(hit["id"][1:]) % 5 == 2 for hits in json.loads(out)["results"] for hit in hits)
 
-    assert run("gallery", "verify", place)[0] == 0
-    code, out, _ = run("gallery", "copy", place, tmp_path / "twin.midspan", "--json")
+    assert midspan("gallery", "verify", place)[0] == 0
+    code, out, _ = midspan("gallery", "copy", place, tmp_path / "twin.midspan", "--json")
     assert code == 0
-    assert json.loads(run("gallery", "info", tmp_path / "twin.midspan", "--json")[1])["items"] == 50
+    assert (
+        json.loads(midspan("gallery", "info", tmp_path / "twin.midspan", "--json")[1])["items"]
+        == 50
+    )
 
 
-def test_gallery_refused_command_changes_nothing(run: Run, tmp_path: Path) -> None:
+def test_gallery_refused_command_changes_nothing(midspan: Command, tmp_path: Path) -> None:
     place = tmp_path / "shop.midspan"
     first = vectors(tmp_path / "a.npz", OLD, range(30))
     other = vectors(tmp_path / "o.npz", OTHER, range(30, 50))
-    assert run("gallery", "create", place, "--embeddings", first)[0] == 0
+    assert midspan("gallery", "create", place, "--embeddings", first)[0] == 0
     for words in (
         ["add", place, "--embeddings", other],  # a space it does not know
         ["add", place, "--embeddings", first],  # ids that are there
@@ -89,34 +73,34 @@ def test_gallery_refused_command_changes_nothing(run: Run, tmp_path: Path) -> No
         ["search", place, "--vectors", first, "--filter", "[1]"],
         ["info", tmp_path / "none.midspan"],
     ):
-        code, out, err = run("gallery", *words)
+        code, out, err = midspan("gallery", *words)
         assert code == 2, words
         assert out == ""
         assert err.splitlines()[-1].startswith("error: "), words
-    assert json.loads(run("gallery", "info", place, "--json")[1])["items"] == 30
-    assert run("gallery", "add", place, "--embeddings", first, "--replace")[0] == 0
+    assert json.loads(midspan("gallery", "info", place, "--json")[1])["items"] == 30
+    assert midspan("gallery", "add", place, "--embeddings", first, "--replace")[0] == 0
 
 
-def test_gallery_quantise_is_set_and_changed(run: Run, tmp_path: Path) -> None:
+def test_gallery_quantise_is_set_and_changed(midspan: Command, tmp_path: Path) -> None:
     place = tmp_path / "shop.midspan"
     first = vectors(tmp_path / "a.npz", OLD, range(30))
-    code, _, err = run("gallery", "create", place, "--embeddings", first, "--quantise", "int4")
+    code, _, err = midspan("gallery", "create", place, "--embeddings", first, "--quantise", "int4")
     assert code == 2
     assert "expected one of none, int8, binary" in err
     assert not place.exists()
-    code, out, _ = run(
+    code, out, _ = midspan(
         "gallery", "create", place, "--embeddings", first, "--quantise", "int8", "--json"
     )
     assert (code, json.loads(out)["quantise"], json.loads(out)["items"]) == (0, "int8", 30)
-    code, out, _ = run("gallery", "quantise", place, "binary", "--json")
+    code, out, _ = midspan("gallery", "quantise", place, "binary", "--json")
     assert (code, json.loads(out)["quantise"]) == (0, "binary")
-    code, out, _ = run("gallery", "info", place)
+    code, out, _ = midspan("gallery", "info", place)
     assert code == 0
     assert "too few for an index; with one: 1 bit per dimension" in " ".join(out.split())
-    code, _, err = run("gallery", "quantise", place, "half")
+    code, _, err = midspan("gallery", "quantise", place, "half")
     assert code == 2
     assert "expected one of" in err
-    code, _, err = run(
+    code, _, err = midspan(
         "gallery", "create", "memory:", "--embeddings", first, "--quantise", "binary"
     )
     assert code == 2

@@ -15,6 +15,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from midspan import Embeddings, Space
+from midspan.cli import app as whole_app
 from midspan.cli import upgrade_sources
 from midspan.cli.gallery import app as gallery_app
 from midspan.cli.upgrade import app
@@ -42,12 +43,11 @@ def shop(tmp_path: Path) -> str:
         return gallery.location
 
 
-@pytest.fixture
-def run() -> Run:
+def json_of(command: typer.Typer) -> Run:
     """The JSON that a command prints; its error is raised."""
 
     def call(*words: object, code: int | None = 0) -> dict[str, Any]:
-        result = CliRunner().invoke(app, [*map(str, words), "--json"])
+        result = CliRunner().invoke(command, [*map(str, words), "--json"])
         if isinstance(result.exception, MidspanError):
             raise result.exception
         assert code is None or result.exit_code == code, result.output
@@ -55,6 +55,17 @@ def run() -> Run:
         return document
 
     return call
+
+
+@pytest.fixture
+def run() -> Run:
+    return json_of(app)
+
+
+@pytest.fixture
+def run_all() -> Run:
+    """The whole command line: `gallery add`, `upgrade status` …"""
+    return json_of(whole_app)
 
 
 def test_upgrade_direct_with_vectors_only_runs_to_forget(
@@ -486,22 +497,6 @@ def test_gallery_add_during_an_upgrade_takes_both_vectors(
     assert run_all("upgrade", "status", shop)["would_vanish"] == 0
     with Gallery.open(shop) as gallery:
         assert set(gallery.get("fresh").spaces) == {"f-new", "f-old"}
-
-
-@pytest.fixture
-def run_all() -> Run:
-    """The whole command line: `gallery add`, `upgrade status` …"""
-    from midspan.cli import app as whole
-
-    def call(*words: object, code: int | None = 0) -> dict[str, Any]:
-        result = CliRunner().invoke(whole, [*map(str, words), "--json"])
-        if isinstance(result.exception, MidspanError):
-            raise result.exception
-        assert code is None or result.exit_code == code, result.output
-        document: dict[str, Any] = json.loads(result.stdout)
-        return document
-
-    return call
 
 
 def test_status_without_an_upgrade_counts_items_by_space(run: Run, shop: str) -> None:

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -182,20 +182,6 @@ def test_items_that_cannot_be_embedded_are_listed_as_failures(tmp_path: Path) ->
                 settings=QUICK,
             )
         assert upgrade.run(see, settings=QUICK).new == 60
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 2 MiB, where mounting is allowed."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(disk)]
-    try:
-        subprocess.run(command, check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("mounting a small disk is not allowed here")
-    yield disk
-    subprocess.run(["umount", str(disk)], check=True)
 
 
 def test_backfill_disk_full_stops_and_continues_later(small_disk: Path) -> None:

@@ -135,20 +135,6 @@ def test_disk_full_simulated_loses_no_acknowledged_write(gallery: Gallery) -> No
     assert gallery.check_storage() == []
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 2 MiB, where mounting is allowed."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(disk)]
-    try:
-        subprocess.run(command, check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("mounting a small disk is not allowed here")
-    yield disk
-    subprocess.run(["umount", str(disk)], check=True)
-
-
 def fill_up(gallery: Gallery, kept: list[str]) -> None:
     for number in range(10_000):
         ids = [f"i{number}-{place}" for place in range(200)]

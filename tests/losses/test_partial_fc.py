@@ -140,13 +140,17 @@ def test_partial_fc_batch_with_more_classes_than_the_rate_draws_them_all() -> No
     assert value.isfinite()
 
 
-def test_partial_fc_slice_of_the_dims_equals_the_whole_softmax() -> None:
+def whole_and_partial() -> tuple[CosFace, PartialFC]:
     torch.manual_seed(3)
-    plain = CosFace()
-    plain.prepare(num_classes=CLASSES, dim=DIM)
+    plain = CosFace.for_classes(CLASSES, dim=DIM)
     torch.manual_seed(3)
     parts = PartialFC(CosFace())
     parts.prepare(num_classes=CLASSES, dim=DIM)
+    return plain, parts
+
+
+def test_partial_fc_slice_of_the_dims_equals_the_whole_softmax() -> None:
+    plain, parts = whole_and_partial()
     vectors, labels = batch()
     vectors = vectors.detach().float()
     dims = slice(2, 6)
@@ -170,12 +174,7 @@ def test_partial_fc_initial_class_weights_are_independent_of_the_chunk_size(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("midspan.losses.partial_fc.AT_ONCE", 5 * DIM)
-    torch.manual_seed(3)
-    plain = CosFace()
-    plain.prepare(num_classes=CLASSES, dim=DIM)
-    torch.manual_seed(3)
-    parts = PartialFC(CosFace())
-    parts.prepare(num_classes=CLASSES, dim=DIM)
+    plain, parts = whole_and_partial()
     assert torch.equal(parts.held.rows, plain.class_rows())
 
 

@@ -33,7 +33,7 @@ FILL, FILLED = "create fill", "create filled"  # in the audit log, around the fi
 Uris = Sequence[str | None] | None
 
 
-class Items(Protocol):
+class ItemSource(Protocol):
     """Where the items of a gallery come from."""
 
     @property
@@ -55,7 +55,7 @@ def items_from(
     space_names: Sequence[str] | None,
     *,
     computing: Computing | None = None,
-) -> Items:
+) -> ItemSource:
     """Vectors from a file (with --images: the image of each is known too), or embedded now."""
     if embeddings is None and images is None:
         raise ConfigError("give either --vectors, or --images with --encoder")
@@ -79,13 +79,13 @@ def items_from(
 
 
 def with_further(
-    items: Items,
+    items: ItemSource,
     also: Path | None,
     also_encoder: str | None,
     space_names: Sequence[str] | None,
     *,
     computing: Computing | None = None,
-) -> Items:
+) -> ItemSource:
     """The same items with vectors in a further space."""
     if also is not None:
         if not isinstance(items, VectorItems):
@@ -99,7 +99,7 @@ def with_further(
     return items
 
 
-def create_or_continue(location: str, items: Items, *, quantise: str) -> Gallery:
+def create_or_continue(location: str, items: ItemSource, *, quantise: str) -> Gallery:
     """A new gallery, or the one that the same command has begun to fill and did not finish."""
     from midspan.gallery import AuditEvent, Gallery
 
@@ -118,7 +118,7 @@ def create_or_continue(location: str, items: Items, *, quantise: str) -> Gallery
     return gallery
 
 
-def mark_filled(gallery: Gallery, items: Items) -> None:
+def mark_filled(gallery: Gallery, items: ItemSource) -> None:
     from midspan.gallery import AuditEvent
 
     gallery.record(AuditEvent(who=gallery.who, what=FILLED, details={"from": items.key}))
@@ -171,7 +171,7 @@ class ImageItems:
         return f"{self.space.fingerprint} {self.group_by or ''} {self.images.source.signature()}"
 
     def write(self, gallery: Gallery | Tenant, *, replace: bool, skip_present: bool) -> None:
-        """Items that are there with a vector of this encoder and the same uri are skipped."""
+        """Items that have a vector of this encoder and the same uri are skipped."""
         images, item_ids = self._by_item()
         if not replace:
             images, item_ids = self._missing(gallery, images, item_ids)

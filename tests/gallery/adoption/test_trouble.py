@@ -20,7 +20,6 @@ from tests.gallery.adoption.shop import COLUMNS, Shop, backfill
 from tests.gallery.adoption.test_collections import Application
 from tests.gallery.postgres import Postgres
 from tests.gallery.samples import NEW, OLD, embed, found, start
-from tests.gallery.test_bad_input import small_disk  # noqa: F401
 
 
 @pytest.fixture
@@ -81,7 +80,7 @@ def test_adopt_rights_lost_midway_leaves_nothing(shop: Shop, role: str) -> None:
 
 def test_adopt_collection_disk_full_raises_and_continues_later(
     tmp_path: Path,
-    small_disk: Path,  # noqa: F811
+    small_disk: Path,
 ) -> None:
     application = Application(tmp_path)
     application.location = application.location.replace(str(tmp_path), str(small_disk))
@@ -107,7 +106,7 @@ def test_adopt_collection_disk_full_raises_and_continues_later(
 
 def test_import_file_disk_full_raises_and_continues_later(
     tmp_path: Path,
-    small_disk: Path,  # noqa: F811
+    small_disk: Path,
 ) -> None:
     vectors = np.random.default_rng(0).standard_normal((8000, 64)).astype(np.float32)
     np.save(tmp_path / "vectors.npy", vectors)

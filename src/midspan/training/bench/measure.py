@@ -110,7 +110,7 @@ def _new(
     order = np.random.default_rng(0).permutation(len(new))
     results: dict[str, dict[str, Any]] = {}
     for direction, (query, gallery, refreshed) in _sides(folder, old, new).items():
-        if direction == "backward":  # a mixed gallery holds both spaces
+        if direction == "backward":  # no curve: a mixed gallery would need both spaces
             result = evaluate(
                 query, gallery, metrics=_both(metric), exclude_column=exclude, direct=True
             )
