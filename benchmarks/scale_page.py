@@ -25,8 +25,8 @@ NAMES = {
     "index_seconds": "bring a vector into the search index",
     "search_seconds": "search, ten results, median",
     "item_bytes": "disk of an item without vectors",
-    "vector_bytes": "disk of a vector beside its 4 · dim",
-    "index_bytes": "memory of a vector's index beside its numbers",
+    "vector_bytes": "disk of a vector besides its 4 · dim",
+    "index_bytes": "memory of a vector's index besides its numbers",
 }
 STORES = ("embedded", "pgvector", "milvus")
 SIZES = (10**7, 10**8, 10**9)  # of the example on the page
@@ -128,7 +128,7 @@ def growth_table() -> str:
     sizes = [name for name in rows[0] if "e+" in name]
     heads = [f"10^{int(size[-2:])}" for size in sizes]
     lines = [
-        f"| step | {' | '.join(heads)} | exponent | wanted | verdict |",
+        f"| step | {' | '.join(heads)} | exponent | required | verdict |",
         "|---" * (4 + len(sizes)) + "|",
     ]
     for row in rows:

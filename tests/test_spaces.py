@@ -166,7 +166,7 @@ def test_load_truncated_file_raises_format_error(tmp_path: Path) -> None:
         ({"vectors": np.full((3, 3), np.nan)}, "'a'.*NaN"),
         ({"vectors": np.array([[1.0, 0, 0], [np.inf, 0, 0], [0, 1, 0]])}, r"'b' \(row 1\)"),
         ({"vectors": np.array([[1.0, 0, 0], [0, 1, 0], [0, 0, 0]])}, "'c'.*length zero"),
-        ({"vectors": np.ones((3, 4))}, r"wants \(N, 3\)"),
+        ({"vectors": np.ones((3, 4))}, r"requires \(N, 3\)"),
         ({"vectors": np.ones((2, 3))}, "ids for 2 vectors"),
         ({"ids": np.array(["a", "b", "a"])}, "more than once, first 'a'"),
         ({"columns": {"labels": np.arange(2)}}, "column 'labels'"),

@@ -104,7 +104,9 @@ def _write_parquet(embeddings: Embeddings, path: Path) -> None:
     }
     for name, column in embeddings.columns.items():
         if column.ndim != 1:
-            raise FormatError(f"column {name!r} has shape {column.shape}; parquet wants one value")
+            raise FormatError(
+                f"column {name!r} has shape {column.shape}; parquet requires one value"
+            )
         columns[name] = pa.array(column.tolist() if column.dtype.kind == "U" else column)
     table = pa.table(columns)
     table = table.replace_schema_metadata(

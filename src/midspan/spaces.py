@@ -78,9 +78,9 @@ class Space:
 
     def __post_init__(self) -> None:
         if not self.name or not isinstance(self.name, str):
-            raise VectorError(f"a space wants a name, got {self.name!r}")
+            raise VectorError(f"a space requires a name, got {self.name!r}")
         if not isinstance(self.dim, int) or isinstance(self.dim, bool) or self.dim < 1:
-            raise VectorError(f"space {self.name!r} wants a positive dim, got {self.dim!r}")
+            raise VectorError(f"space {self.name!r} requires a positive dim, got {self.dim!r}")
         if self.metric not in get_args(Metric):
             raise VectorError(
                 f"space {self.name!r} has metric {self.metric!r}; use one of {get_args(Metric)}"
@@ -91,7 +91,7 @@ class Space:
                 f"{self.compatible_dims}"
             )
         if not self.fingerprint:
-            # Nobody vouches for the weights: say so in the fingerprint itself.
+            # The weights are not verified: the fingerprint says so itself.
             declared = fingerprint(self.name, str(self.dim), self.metric)
             object.__setattr__(self, "fingerprint", f"declared:{declared}")
         object.__setattr__(self, "compatible_with", tuple(self.compatible_with))
@@ -274,7 +274,7 @@ class Embeddings:
         vectors = np.ascontiguousarray(self.vectors, dtype=np.float32)
         if vectors.ndim != 2 or vectors.shape[1] != self.space.dim:
             raise VectorError(
-                f"vectors have shape {vectors.shape}; space {self.space} wants "
+                f"vectors have shape {vectors.shape}; space {self.space} requires "
                 f"(N, {self.space.dim})"
             )
         if ids.ndim != 1 or len(ids) != len(vectors):
@@ -539,7 +539,7 @@ def _check_unique(ids: StrArray) -> None:
 
 
 def _check_numbers(ids: StrArray, vectors: FloatArray, *, cosine: bool) -> None:
-    """Blocks keep the temporary arrays small beside a large gallery."""
+    """Blocks keep the temporary arrays small with a large gallery."""
     for start in range(0, len(vectors), 65536):
         block = vectors[start : start + 65536]
         squared = np.einsum("nd,nd->n", block, block, dtype=np.float64)
@@ -551,5 +551,5 @@ def _check_numbers(ids: StrArray, vectors: FloatArray, *, cosine: bool) -> None:
             row = start + int(np.flatnonzero(bad)[0])
             raise VectorError(
                 f"vector of {str(ids[row])!r} (row {row}) has {what}; "
-                f"{int(bad.sum())} such rows in this block: remove them before going on"
+                f"{int(bad.sum())} such rows in this block: remove them first"
             )

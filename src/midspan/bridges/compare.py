@@ -122,7 +122,7 @@ def compare_bridges(
     seed: int = 0,
     progress: bool = False,
 ) -> Comparison:
-    """Cross-validated retention of each candidate, beside no bridge at all.
+    """Cross-validated retention of each candidate, and of no bridge at all.
 
     metric: "map" or "mrr"; by default "map" if there are labels.
 

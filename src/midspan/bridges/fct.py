@@ -25,12 +25,12 @@ class FCT(Bridge):
     Layers from the FCT code: old d→2d→2·d_new, side likewise, concatenated → `width` → `width` →
     d_new, Linear-BN-ReLU but the last; Adam 5e-4, weight decay 2⁻¹⁵, batch 1024, 80 epochs, 5 of
     them warm-up, cosine, batch norm frozen for the second half. `side` names a column (N, K) of
-    the source embeddings: what was stored beside the vector when the item was indexed.
+    the source embeddings: what was stored with the vector when the item was indexed.
     With `uncertainty` the loss is FastFill's, mean(½e^{-s}ℓ + μs), s = log σ², μ = ½, and ℓ the
     squared error plus, where labels are given, the cross-entropy (smoothing 0.1).
 
     Departs: ℓ sums over dims in a cosine space (a mean over 1280 dims of unit vectors would drown
-    beside the cross-entropy); the frozen new classifier is the class means of the new vectors;
+    next to the cross-entropy); the frozen new classifier is the class means of the new vectors;
     without side information there is one branch, not the old vector twice; an epoch has at least
     eight batches; s starts at its optimum for the first error.
     """
@@ -265,12 +265,12 @@ def _network(old: int, side: int | None, new: int, width: int, outputs: int) -> 
                         layer.eval()
             return self
 
-        def forward(self, rows: Tensor, beside: Tensor | None) -> Tensor:
+        def forward(self, rows: Tensor, side: Tensor | None) -> Tensor:
             import torch
 
             joined = self.old(rows)
-            if self.side is not None and beside is not None:
-                joined = torch.cat([joined, self.side(beside)], dim=1)
+            if self.side is not None and side is not None:
+                joined = torch.cat([joined, self.side(side)], dim=1)
             mapped: Tensor = self.last(self.trunk(joined))
             return mapped
 

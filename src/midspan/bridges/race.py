@@ -46,8 +46,8 @@ def race(
     drop: bool,
     progress: bool,
 ) -> list[Runner]:
-    """`drop`: after each fold, whoever is clearly behind the leader, or maps as a
-    candidate named before it does, runs no further.
+    """`drop`: after each fold, a candidate clearly behind the leader, or that maps as one named
+    before it does, is stopped.
 
     A leader that is left alone has won.
     """

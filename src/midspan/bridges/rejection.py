@@ -1,4 +1,4 @@
-"""What is gained by leaving out the items that a bridge doubts, always beside leaving out any."""
+"""What is gained by leaving out the items that a bridge doubts, compared with leaving out any."""
 
 from __future__ import annotations
 

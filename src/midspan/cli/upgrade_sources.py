@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from midspan.upgrade import Embed, Latency, Shadow, Upgrade
 
 LOOK = 0.5  # seconds: does anybody search?
-GENTLE = 10  # niceness of a backfill beside live searches
+GENTLE = 10  # niceness of a backfill alongside live searches
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from midspan.evaluation.ties import Doubles, find_doubles, id_order, inverse
 from midspan.evaluation.topk import EMPTY, sortable_bits
 from midspan.spaces import Embeddings, FloatArray, IntArray
 
-PLACES = 2**24  # what fits beside a score and a moment
+PLACES = 2**24  # what fits alongside a score and a moment
 
 
 @dataclass(frozen=True, slots=True)

@@ -511,7 +511,7 @@ class Gallery:
     def expire_by(self, field: str | tuple[str, ...] | None) -> None:
         """Let items end: they go when the time in a payload field has passed.
 
-        Whoever has the gallery open removes them, within a minute or so.
+        Any process with the gallery open removes them, within a minute or so.
 
         Args:
             field: Of seconds since 1970, such as "until"; None: items have no end any more.

@@ -170,7 +170,7 @@ class _BackfillLoop:
         return self.size if self.check is None else min(self.size, self.check_every)
 
     def _room(self, ahead: Prefetcher, count: int, taken: int = 0) -> int:
-        """Of the requested items, those that the limit allows beside the ones on their way."""
+        """Of the requested items, those that the limit allows besides the ones in progress."""
         if self.limit is None:
             return count
         if (left := self.limit - self._through(ahead) - taken) < count:
@@ -234,7 +234,7 @@ def map_leftovers(gallery: Gallery) -> None:
 
 
 # ---- while a batch is embedded, the next one is read and the one before is written ---------------
-# The encoder stays in the caller's thread; one thread beside it claims and reads, another writes. A
+# The encoder stays in the caller's thread; one more thread claims and reads, another writes. A
 # batch that was taken ahead and is not needed any more (a pause, an error) was only leased: the
 # worker gives it back with the rest of its leases.
 

@@ -26,7 +26,7 @@ TEMPERATURE = 0.05  # of the posterior over centres; own choice, no code was pub
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """What an order may know beside the old vectors.
+    """What an order may know besides the old vectors.
 
     centres: (C, D) one for each class, from labels or from clusters. bridges: old → new, several
     that were fitted differently. sample: items of the gallery that this was learnt from.

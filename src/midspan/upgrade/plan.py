@@ -34,7 +34,7 @@ from midspan.upgrade.priorities import (
 )
 from midspan.upgrade.start import compatibility
 
-ROW_BYTES = 48  # beside its numbers, what a stored vector costs in the embedded store
+ROW_BYTES = 48  # besides its numbers, what a stored vector costs in the embedded store
 WARM_UP, TIMED = 8, 64  # items embedded to measure the time
 POINTS = 11
 ASKED = 1500  # items of the sample that the expected curve is computed on

@@ -90,7 +90,7 @@ class Throttle:
             time.sleep(min(left, NAP))
 
 
-# ---- searches now and then beside a backfill, to know how long live searches take meanwhile ------
+# ---- searches now and then during a backfill, to know how long live searches take meanwhile ------
 # Searchers of a gallery in a file say how long their searches take. Those of a gallery on a server
 # do not, so a backfill asks for itself, through the one search that everybody uses.
 

@@ -75,10 +75,10 @@ class Market1501:
                 "data set's folder as root, which says which is which"
             )
         query, gallery = _by_person(query, "query"), _by_person(gallery, "gallery")
-        strangers = np.isin(query.columns["labels"], (str(JUNK), str(DISTRACTOR)))
-        if strangers.any():
+        excluded = np.isin(query.columns["labels"], (str(JUNK), str(DISTRACTOR)))
+        if excluded.any():
             raise EvaluationError(
-                f"query {str(query.ids[strangers][0])!r} is of person {JUNK} or {DISTRACTOR}, "
+                f"query {str(query.ids[excluded][0])!r} is of person {JUNK} or {DISTRACTOR}, "
                 "which are junk and distractors; are query and gallery exchanged?"
             )
         junk = gallery.columns["labels"] == str(JUNK)

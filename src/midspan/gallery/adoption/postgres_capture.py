@@ -108,7 +108,7 @@ class Capture:
         yield self._capture_function()
 
     def _definer(self) -> str:
-        """With the rights of the gallery's owner, whoever writes to the table."""
+        """With the rights of the gallery's owner, for any role that writes to the table."""
         path = ", ".join(map(quoted, dict.fromkeys((self._schema, self._extension))))
         return (
             f"LANGUAGE plpgsql SECURITY DEFINER SET search_path = {path}, pg_temp "

@@ -14,8 +14,8 @@ from midspan.spaces import FloatArray, Metric
 BoolArray = npt.NDArray[np.bool_]
 
 UNIT = 1e-3  # by which a length may differ from one and still count as normalised
-ROW_BYTES = 150  # of an item in the catalogue, beside its id, address and payload
-GRAPH_BYTES = 300  # of a row in HNSW, beside its vector
+ROW_BYTES = 150  # of an item in the catalogue, without its id, address and payload
+GRAPH_BYTES = 300  # of a row in HNSW, without its vector
 
 
 def condition_of(vectors: FloatArray, metric: Metric) -> tuple[BoolArray, BoolArray, FloatArray]:

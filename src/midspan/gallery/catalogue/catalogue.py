@@ -73,7 +73,7 @@ class Catalogue:
     def creating(cls, place: CatalogueLocation, space: Space, *, shown: str) -> Iterator[Self]:
         """A catalogue without tables, to be filled by `first_write`; it is there when that is.
 
-        A file is made beside its place and gets its name when the block ends.
+        A file is written next to its place and gets its name when the block ends.
         """
         if place.path is not None:
             with new_file(place.path, page_size=page_size(space.dim)) as part:

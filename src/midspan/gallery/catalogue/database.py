@@ -114,7 +114,7 @@ def check_layout(database: Database, tables: Tables) -> None:
 
 
 def migrate(database: Database, tables: Tables) -> None:
-    """Whoever comes second finds it done. If it fails, everything is as it was before."""
+    """A second caller finds it done. If it fails, nothing is changed."""
     with database.writing(exclusive=True) as connection:
         revision = _revision(connection, tables)
         if revision == HEAD:

@@ -1,7 +1,7 @@
 """What is still to be done in an engine that is not in the catalogue's database.
 
 An entry is written in the transaction that makes it necessary and removed when the engine has done
-it. A crash in between leaves the entry; whoever finds it does it again, which does no harm.
+it. A crash in between leaves the entry; the next process repeats it, which does no harm.
 
 intent    a row is being written; if it is not an item within an hour, its vectors are removed
 delete    the vectors of a row are to be removed

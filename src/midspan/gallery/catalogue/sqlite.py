@@ -228,7 +228,7 @@ def connect(path: Path | None) -> sqlite3.Connection:
 
 @contextmanager
 def new_file(path: Path, *, page_size: int) -> Iterator[Path]:
-    """A file beside `path` to fill, which then gets that name: it is there whole or not at all."""
+    """A file next to `path` to fill, which then gets that name: it appears whole or not at all."""
     if path.exists():
         raise GalleryError(f"there is something at {path} already; open it, or choose another name")
     part = path.with_name(f".{path.name}.{secrets.token_hex(6)}.part")

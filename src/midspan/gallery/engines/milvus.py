@@ -3,7 +3,7 @@
 An alias names the collection of a space that answers. A small space is compared as a whole (FLAT).
 When an index pays, its rows are copied to a second collection that has one, while the first still
 answers; then the alias moves on. Every write goes to the collections that there are, and looks
-again afterwards whether there is another one by now: so none is lost, whoever copies meanwhile.
+again afterwards whether there is another one by now: so none is lost, also while others copy.
 
 Marking superseded rows would mean writing them again, so this engine asks for more than k instead,
 and the gallery drops them.
@@ -320,8 +320,8 @@ class MilvusEngine(RemoteEngine):
         self._server.load(name)
 
     def _copy(self, source: str, target: str) -> None:
-        """Rows that the target lacks. Whoever changes one meanwhile writes the source first, so
-        what is read there once more after copying is what counts."""
+        """Rows that the target lacks. Concurrent writers change the source first, so what is read
+        there once more after copying is what counts."""
         after = -1
         while page := self._server.query(source, f"row > {after}", ["row"], limit=2000):
             rows = [row["row"] for row in page]

@@ -1,4 +1,4 @@
-"""`postgresql://…?table=shop`: vectors beside their catalogue, in PostgreSQL with pgvector.
+"""`postgresql://…?table=shop`: vectors next to their catalogue, in PostgreSQL with pgvector.
 
 A space is a table of its own (row, vector), or several partitions of one. It is filled without an
 index, which is many times faster, and gets HNSW when it has grown large. Rows are never updated by

@@ -95,7 +95,7 @@ class QdrantEngine(RemoteEngine):
                 return
             self._server.client.create_collection(
                 name,
-                vectors_config={space.metric: vectors},  # so that a collection tells its metric
+                vectors_config={space.metric: vectors},  # so that a collection names its metric
                 shard_number=layout.shards,
                 replication_factor=layout.replicas,
                 write_consistency_factor=layout.write_consistency,

@@ -31,7 +31,7 @@ from midspan.upgrade.cluster.actor import (
 from midspan.upgrade.cluster.connect import Workers
 
 DEATHS = 3  # of workers that had an item; if one more dies that had nothing else, it is the item
-IN_A_ROW = 20  # workers lost, beside one for each place, while not one batch came back
+IN_A_ROW = 20  # workers lost, besides one for each place, while not one batch came back
 
 Pack = Callable[[Sequence[Task]], Batch]
 
@@ -244,7 +244,7 @@ class Pool:
 
     def _free(self, place: _WorkerSlot) -> int:
         if place.card is None or any(job.deaths for job in place.jobs.values()):
-            return 0  # whoever may have killed a worker is alone
+            return 0  # an item that may have killed a worker is sent alone
         return self._settings.ahead - len(place.jobs)
 
     def _send(self) -> None:

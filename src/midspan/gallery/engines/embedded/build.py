@@ -29,7 +29,7 @@ from midspan.gallery.engines.embedded.tables import EngineState, SnapshotRecord
 from midspan.spaces import FloatArray, IntArray, Metric, Space
 
 FLAT_UP_TO = 6_400_000
-SHARED_FLAT = 8  # times less for a space beside one that has an index
+SHARED_FLAT = 8  # times less for a space next to one that has an index
 TAIL = 0.2  # share of the vectors that may be outside of the snapshot
 DEAD = 0.3  # share of the snapshot that may be dead
 PER_LIST = 32  # vectors that a centre is learnt from

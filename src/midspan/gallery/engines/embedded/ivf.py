@@ -201,7 +201,7 @@ class EightBits:
 class OneBit:
     """RaBitQ: the signs of what is left beyond the centre, after a random rotation, two numbers.
 
-    The rotation spreads what few directions hold over all of them, so that each bit tells as much
+    The rotation spreads what few directions hold over all of them, so that each bit carries as much
     as the others whatever the data.
     """
 

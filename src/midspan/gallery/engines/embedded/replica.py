@@ -233,7 +233,7 @@ class FilterCache:
 
     def remembered(self, filter: Filter, commits: int) -> FilterMatch | None:
         """If nobody wrote since."""
-        known = self._known.get(repr(filter))  # unlike ==, it tells true from 1
+        known = self._known.get(repr(filter))  # unlike ==, it distinguishes true from 1
         return known if known is not None and known.commits == commits else None
 
     def read(self, connection: sqlite3.Connection, filter: Filter, commits: int) -> FilterMatch:

@@ -1,7 +1,7 @@
-"""Snapshots: immutable files beside the gallery that every process maps, so that they share pages.
+"""Snapshots: immutable files next to the gallery that every process maps, so that they share pages.
 
     shop.midspan-index/
-      1.lock                 held by whoever builds a snapshot of space 1
+      1.lock                 held while a process builds a snapshot of space 1
       1-8f0c…/               one snapshot; the gallery file says by its token which one counts
         vectors.f32          (n, D) as they are compared, by rising row
         rows.i64             (n,) the row of each
