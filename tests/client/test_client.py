@@ -187,7 +187,7 @@ def test_refused_calls_raise_errors_with_the_reason(client: Client, tmp_path: Pa
     with pytest.raises(RequestError, match="k") as refused:
         client.search(id=name(1), k=0)
     assert (refused.value.status, refused.value.kind) == (422, "InvalidRequest")
-    with pytest.raises(RequestError, match="no upgrade is going on") as refused:
+    with pytest.raises(RequestError, match="no upgrade is open") as refused:
         client.compare(image=encoded(1))
     assert (refused.value.status, refused.value.kind) == (409, "NotPossible")
 

@@ -4,9 +4,11 @@ import json
 import time
 from pathlib import Path
 
+import pytest
 from fastapi.testclient import TestClient
 
-from midspan.gallery import AuditEvent
+from midspan.gallery import AuditEvent, Gallery
+from midspan.gallery.engines.base import IndexStatus
 from midspan.service.routes_gallery import load_page
 from tests.service.conftest import Serve
 from tests.service.test_routes_search import service_of
@@ -43,19 +45,46 @@ def test_a_gallery_that_does_not_answer_is_not_ready(serve: Serve) -> None:
     assert client.get("/healthz").status_code == 200
 
 
-def test_metrics_report_ages_and_lost_leases(client: TestClient) -> None:
+def values(client: TestClient) -> dict[str, float]:
+    """Of all metrics, by their name and labels."""
+    lines = client.get("/metrics").text.splitlines()
+    return {
+        name: float(value) for name, value in (one.rsplit(" ", 1) for one in lines if one[0] != "#")
+    }
+
+
+def test_first_metrics_know_the_lag_of_a_backfill_and_lost_leases(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     service = service_of(client)
     for _ in range(2):
         service.gallery.record(AuditEvent("ray", "upgrade worker lost", {"items": 8}))
     assert client.post("/v1/upgrade/start", json={"sample": 0, "order": "random"}).status_code < 300
-    client.get("/metrics")
-    time.sleep(0.05)
-    lines = dict(
-        line.rsplit(" ", 1) for line in client.get("/metrics").text.splitlines() if line[0] != "#"
+    now = time.time()
+    monkeypatch.setattr("midspan.service.status_reporter.time.time", lambda: now + 3600)
+    first = values(client)
+    assert first['midspan_lease_losses{gallery="default"}'] == 2
+    assert 3590 < first['midspan_backfill_lag_seconds{gallery="default"}'] < 3700
+    service.gallery.record(
+        AuditEvent("w", "upgrade run", {"worker": "w", "written": 1, "seconds": 1.0, "given_up": 0})
     )
-    assert float(lines['midspan_lease_losses{gallery="default"}']) == 2
-    assert float(lines['midspan_backfill_lag_seconds{gallery="default"}']) >= 0.05
-    assert float(lines['midspan_index_age_seconds{gallery="default",space="old"}']) >= 0
+    assert values(client)['midspan_backfill_lag_seconds{gallery="default"}'] <= 3601
+
+
+def test_first_metrics_know_the_age_of_an_index_that_lacks_vectors(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unindexed = [7]
+
+    def index_status(gallery: Gallery) -> dict[str, IndexStatus]:
+        return {gallery.space.fingerprint: IndexStatus(60, "ivf", "building", unindexed[0])}
+
+    monkeypatch.setattr(Gallery, "index_status", index_status)
+    client, name = serve(), 'midspan_index_age_seconds{gallery="default",space="old"}'
+    time.sleep(0.2)
+    assert values(client)[name] >= 0.1, "it began before anybody asked"
+    unindexed[0] = 0
+    assert values(client)[name] == 0
 
 
 def test_metrics_count_requests_items_and_queues(shared: TestClient) -> None:

@@ -37,6 +37,7 @@ def until(client: TestClient, good: Callable[[Any], bool]) -> Any:
 def test_upgrade_over_http_from_start_to_forget_leaves_one_live_space(
     client: TestClient,
 ) -> None:
+    assert client.get("/v1/gallery").json()["modes"] == ["direct", "both"]
     plan = post(client, "plan")
     assert (plan["items"], plan["to_embed"], plan["mode"]) == (60, 60, "direct")
     assert plan["gate"]["labelled"] is True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
@@ -12,10 +13,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from midspan import __version__
+from midspan.errors import MidspanError
+from midspan.service import logs
 from midspan.service.answers import answer, request_id
 from midspan.service.auth import Tokens, check_exposure
 from midspan.service.context import Context, GalleryPrefix
-from midspan.service.errors import error_answer
+from midspan.service.errors import ServiceError, error_answer
 from midspan.service.guard import LOCAL_NAMES, Guard, Rule
 from midspan.service.idempotency import Idempotency
 from midspan.service.openapi import add_routes, describe
@@ -28,6 +31,7 @@ from midspan.service.tracing import Tracing
 
 OPENAPI = Rule("GET", "/openapi.json", "read", 0)
 LOCAL = ServerSettings()
+WATCH = 10.0  # seconds between two looks at the indexes
 OVERHEAD = 65536  # of a form around its image
 
 
@@ -51,9 +55,11 @@ def create_app(
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         for context in contexts.values():
             context.worker.start()
+        watch = asyncio.create_task(_watch_indexes(list(contexts.values())))
         try:
             yield
         finally:
+            watch.cancel()
             for context in contexts.values():
                 context.hub.close()
                 context.jobs.close()
@@ -102,6 +108,17 @@ def create_app(
     )
     app.add_middleware(GalleryPrefix)
     return app
+
+
+async def _watch_indexes(contexts: Sequence[Context]) -> None:
+    """So that the age of an index is known to the first who asks."""
+    while True:
+        for context in contexts:
+            try:
+                await context.service.scanning.run(context.status.observe_indexes)
+            except (MidspanError, ServiceError) as error:  # the next look may be answered
+                logs.event("index not looked at", level=10, error=str(error))
+        await asyncio.sleep(WATCH)
 
 
 def close_all(services: Sequence[SearchService]) -> None:

@@ -28,6 +28,7 @@ class Loaded:
         self.encoder = encoder
         self.space: Space = encoder.space
         self.box: Preprocessing = encoder.preprocessing
+        self.takes_text = encoder.takes_text
 
     def vectors(self, images: Sequence[Pixels]) -> FloatArray:
         """(N, D)."""

@@ -100,13 +100,13 @@ class Metrics:
         )
         self.stale = Gauge(
             "midspan_index_age_seconds",
-            "Since the index last held every vector of the space; 0: it does",
+            "Since the index lacks vectors of the space, as this service has seen; 0: it has all",
             ["gallery", "space"],
             registry=registry,
         )
         self.lag = Gauge(
             "midspan_backfill_lag_seconds",
-            "Since an item last got its new vector, while items wait",
+            "Since a worker last reported new vectors, while items wait",
             ["gallery"],
             registry=registry,
         )
@@ -141,7 +141,7 @@ class Metrics:
             self.recent.add(seconds)
 
     def forget_galleries(self) -> None:
-        """Before they are told anew: a space that is gone, a job that ended."""
+        """Before they are set again: a space may be gone, a job ended."""
         for gauge in (
             *(self.items, self.pending, self.failed, self.rate, self.gate, self.phase, self.jobs),
             *(self.indexed, self.unindexed, self.recall, self.index_failed),

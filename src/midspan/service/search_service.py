@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from midspan.bridges import load_bridge
 from midspan.data.decode import Pixels
 from midspan.encoders.runtimes import check_runtime
 from midspan.errors import MidspanError, SpaceMismatch
@@ -82,6 +83,7 @@ class SearchService:
             if settings.new_vectors is None
             else Embeddings.load(settings.new_vectors, space=settings.new_space)
         )
+        self.bridge = None if settings.bridge is None else load_bridge(settings.bridge)
         self.stepping = threading.Lock()  # held while a step of an upgrade is made here
         self._item_locks = [threading.Lock() for _ in range(64)]
         self.arms = ArmLog(gallery)
@@ -187,6 +189,17 @@ class SearchService:
             space = self.encoders.loaded[-1].space
         here = self.gallery.state.live == (space.fingerprint,) if space is not None else True
         return None if here else space
+
+    def modes(self, old: Space, new: Space) -> list[str]:
+        """Those that an upgrade could be in, the one with the fewest searches first."""
+        modes = []
+        if new.comparable_with(old) or new.prefix_for(old):
+            modes.append("direct")
+        if self.bridge is not None:
+            modes.append("map-query" if self.bridge.target.same_as(old) else "map-gallery")
+        if not self.encoders.loaded or old.fingerprint in self.encoders:
+            modes.append("both")
+        return modes
 
     def space_called(self, name: str | None, state: State) -> Space:
         """By fingerprint or by a name that only one has; default: what queries come in."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
 from midspan.gallery import Gallery, State
+from midspan.gallery.engines.base import IndexStatus
 from midspan.service.encoding import query_spaces
 from midspan.service.search_service import SearchService
 from midspan.service.upgrade_worker import UpgradeWorker
@@ -14,26 +16,11 @@ from midspan.upgrade import ORDERS, Record
 from midspan.upgrade.status import status
 
 GATES = 20  # verdicts that are told
+WORK = "upgrade run"  # a worker's report of what it has written
 LOST, LOSSES = "upgrade worker lost", 1000  # lines of the audit log that are counted
 USUAL = "uncertainty"  # as in UpgradeSettings
 KEYS_FROM = 200  # items whose payload keys are offered as filters
 KEYS_FOR = 30.0  # seconds that they are remembered
-
-
-class Ages:
-    """How long something has been as it is, as far as those who ask have seen."""
-
-    def __init__(self) -> None:
-        self._seen: dict[str, tuple[object, float]] = {}
-
-    def since(self, name: str, value: object) -> float:
-        """Seconds for which `name` has had this value."""
-        now = time.monotonic()
-        known, at = self._seen.get(name, (None, now))
-        if known != value:
-            at = now
-        self._seen[name] = (value, at)
-        return now - at
 
 
 class StatusReporter:
@@ -42,7 +29,7 @@ class StatusReporter:
     def __init__(self, service: SearchService, worker: UpgradeWorker) -> None:
         self._service, self._worker = service, worker
         self._keys: tuple[float, list[str]] = (-KEYS_FOR, [])
-        self._ages = Ages()
+        self._unindexed_since: dict[str, float] = {}  # by space
 
     def snapshot(self) -> dict[str, dict[str, Any]]:
         """For the event stream."""
@@ -52,7 +39,11 @@ class StatusReporter:
         service, gallery = self._service, self._service.gallery
         state, counts = gallery.state, gallery.count()
         destination = service.destination()
-        image_search = _can_embed(service, state)
+        encoder = next(filter(None, map(service.encoders.get, query_spaces(state))), None)
+        can_upgrade = state.upgrade is None and destination is not None
+        modes: list[str] = []
+        if can_upgrade and destination is not None:
+            modes = service.modes(state.spaces[state.live[0]], destination)
         return {
             "name": service.name,
             "location_kind": gallery.engine,
@@ -74,10 +65,12 @@ class StatusReporter:
             if state.upgrade is not None or state.target is not None
             else None,
             "payload_keys": self._payload_keys(gallery),
-            "image_search": image_search,
-            "uploads": service.image_roots.uploads is not None and image_search,
-            "can_upgrade": state.upgrade is None and destination is not None,
+            "image_search": encoder is not None,
+            "text_search": encoder is not None and encoder.takes_text,
+            "uploads": service.image_roots.uploads is not None and encoder is not None,
+            "can_upgrade": can_upgrade,
             "destination": None if destination is None else destination.name,
+            "modes": modes,
             "orders": [USUAL, *(name for name in ORDERS if name != USUAL)],
         }
 
@@ -132,21 +125,38 @@ class StatusReporter:
             phase=report["phase"],
         )
         state = service.gallery.state
-        indexes = {
-            state.spaces[space].name: index
-            for space, index in service.gallery.index_status().items()
-            if space in state.spaces
-        }
-        service.metrics.set_indexes(service.name, indexes)
+        indexes = service.gallery.index_status()
+        names = {space: one.name for space, one in state.spaces.items() if space in indexes}
+        service.metrics.set_indexes(
+            service.name, {name: indexes[space] for space, name in names.items()}
+        )
+        ages = self.observe_indexes(indexes)
         service.metrics.set_ages(
             service.name,
-            indexes={
-                space: self._ages.since(f"index {space}", 0 if index.unindexed else object())
-                for space, index in indexes.items()
-            },
-            lag=self._ages.since("backfill", report["old"] or object()),
+            indexes={name: ages[space] for space, name in names.items()},
+            lag=self._lag(report),
             lease_losses=len(service.gallery.audit_log(limit=LOSSES, what=LOST)),
         )
+
+    def observe_indexes(self, indexes: Mapping[str, IndexStatus] | None = None) -> dict[str, float]:
+        """Seconds for which the index of each space has lacked vectors, as this service has seen.
+
+        Called regularly, so that an age does not begin when somebody asks for it.
+        """
+        now = time.monotonic()
+        indexes = self._service.gallery.index_status() if indexes is None else indexes
+        since = self._unindexed_since
+        self._unindexed_since = {
+            space: since.get(space, now) for space, index in indexes.items() if index.unindexed
+        }
+        return {space: now - self._unindexed_since.get(space, now) for space in indexes}
+
+    def _lag(self, report: Mapping[str, Any]) -> float:
+        """Since any worker last reported new vectors, or the upgrade began; 0: no item waits."""
+        if not report["old"] or report["started"] is None:
+            return 0.0
+        last = [entry.when for entry in self._service.gallery.audit_log(limit=1, what=WORK)]
+        return max(0.0, time.time() - max([report["started"], *last]))
 
     def _payload_keys(self, gallery: Gallery) -> list[str]:
         at, keys = self._keys

@@ -50,10 +50,12 @@ class GalleryInfo:
     upgrade: UpgradeStatus | None
     payload_keys: tuple[str, ...]
     image_search: bool
+    text_search: bool  # the encoder of its queries has a text tower
     uploads: bool
     can_upgrade: bool  # a new encoder, or its vectors, were given at the start
     destination: str | None  # name of the space that an upgrade would lead to
     orders: tuple[str, ...]  # that a backfill can go in, the usual one first
+    modes: tuple[str, ...]  # that an upgrade could be in, the one with the fewest searches first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -111,20 +111,26 @@ def served() -> Iterator[Served]:
 
 
 @pytest.fixture
-def visitor(browser: Any) -> Iterator[Visitor]:
+def look() -> dict[str, Any]:
+    """The window of a visit; modules that hold in every window are parametrised with SIZES."""
+    return {"width": 1280, "height": 800}
+
+
+@pytest.fixture
+def visitor(browser: Any, look: dict[str, Any]) -> Iterator[Visitor]:
     """visitor(base, width=1280, …); at the end: no errors, no violations, no other origin."""
     visits: list[Visit] = []
 
     def visit(
         base: str,
         *,
-        width: int = 1280,
-        height: int = 900,
         expected: tuple[str, ...] = (),
         ready: str = "#grid > li",
         **options: Any,
     ) -> Visit:
-        context = browser.new_context(viewport={"width": width, "height": height}, **options)
+        window = {**look, **options}
+        viewport = {"width": window.pop("width"), "height": window.pop("height")}
+        context = browser.new_context(viewport=viewport, **window)
         page = context.new_page()
         page.set_default_timeout(PATIENCE)
         made = Visit(page, base, expected=expected)

@@ -6,10 +6,14 @@ import pytest
 
 from midspan.gallery import AuditEvent, Gallery
 from midspan.upgrade import Upgrade
-from tests.service.page.conftest import Served, Visitor, settings_of
+from tests.service.page.conftest import SIZES, Served, Visitor, settings_of
 from tests.service.page.shop import HOSTILE, Shop
 
-pytestmark = [pytest.mark.slow, pytest.mark.server]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.server,
+    pytest.mark.parametrize("look", SIZES),
+]
 
 
 def test_audit_log_shows_readable_times_and_space_names(

@@ -10,10 +10,14 @@ import pytest
 
 from midspan.gallery import Gallery
 from midspan.service.settings import Settings
-from tests.service.page.conftest import Visitor, running, settings_of
+from tests.service.page.conftest import SIZES, Visitor, running, settings_of
 from tests.service.page.shop import Shop
 
-pytestmark = [pytest.mark.slow, pytest.mark.server]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.server,
+    pytest.mark.parametrize("look", SIZES),
+]
 
 
 def test_the_switch_leads_to_the_other_gallery_and_stays_there(

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
+import httpx
+import numpy as np
 import pytest
+from PIL import Image
 
-from tests.service.page.conftest import Visit, Visitor
+from midspan.encoders import load_encoder
+from midspan.gallery import Gallery
+from midspan.service.settings import GallerySettings, ServerSettings, Settings
+from tests.service.page.conftest import SIZES, Visit, Visitor, running
 from tests.service.page.shop import HOSTILE, ITEMS, PAYLOAD_ATTACK, Shop
 
-pytestmark = [pytest.mark.slow, pytest.mark.server]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.server,
+    pytest.mark.parametrize("look", SIZES),
+]
 
 
 def results(visit: Visit, title: str) -> list[str]:
@@ -239,3 +250,46 @@ def test_text_filters_and_duplicates_are_found_and_kept_in_the_address(
     page.fill("#duplicates-threshold", "0.5")
     page.click("#duplicates-form [type=submit]")
     page.wait_for_selector("#duplicates .group [data-id]")
+
+
+@pytest.fixture(scope="module")
+def with_text(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server whose encoder has a text tower."""
+    from tests.encoders.test_text import save_model
+
+    folder = tmp_path_factory.mktemp("clip")
+    target = f"hf:{save_model('clip', folder / 'model')}?output=projected"
+    (folder / "images").mkdir()
+    pixels = np.random.default_rng(0).integers(0, 256, (12, 16, 16, 3), dtype=np.uint8)
+    for number, image in enumerate(pixels):
+        Image.fromarray(image).save(folder / "images" / f"{number:02d}.png")
+    items = load_encoder(target, device="cpu").embed(folder / "images", progress=False)
+    place = str(folder / "shop.midspan")
+    with Gallery.create(place, items.space) as gallery:
+        gallery.add(items, uris=[str(folder / "images" / id) for id in items.ids])
+    one = GallerySettings(
+        gallery=place, encoder=target, images=(folder / "images",), runtime="torch"
+    )
+    with running(Settings(galleries=(one,), server=ServerSettings())) as address:
+        yield address
+
+
+def test_words_find_images_where_the_encoder_has_a_text_tower(
+    with_text: str, visitor: Visitor
+) -> None:
+    visit = visitor(with_text)
+    page = visit.page
+    page.fill("#words", "a red bird")
+    page.keyboard.press("Enter")
+    answer = httpx.post(f"{with_text}/v1/search", json={"text": "a red bird", "k": 24})
+    expected = [hit["id"] for hit in answer.json()["results"]]
+    assert results(visit, "Most like “a red bird”") == expected
+    assert page.is_hidden("#to-compare")
+    page.reload()
+    assert results(visit, "Most like “a red bird”") == expected
+    assert page.input_value("#words") == "a red bird"
+    assert visit.overflow() <= 0
+
+
+def test_no_box_for_words_without_a_text_tower(base: str, visitor: Visitor) -> None:
+    assert visitor(base).page.is_hidden("#words")

@@ -16,10 +16,21 @@ from midspan.service.image_loader import ImageLoader
 from midspan.service.settings import ServerSettings
 from midspan.upgrade import Upgrade
 from midspan.upgrade.throttle import Throttle
-from tests.service.page.conftest import Visit, Visitor, running, settings_of
+from tests.service.page.conftest import (
+    SIZES,
+    Served,
+    Visit,
+    Visitor,
+    running,
+    settings_of,
+)
 from tests.service.page.shop import ITEMS, Shop
 
-pytestmark = [pytest.mark.slow, pytest.mark.server]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.server,
+    pytest.mark.parametrize("look", SIZES),
+]
 
 READ, ADMIN = "read-token-of-the-test", "admin-token-of-the-test"
 
@@ -292,3 +303,25 @@ def test_a_start_shows_its_progress_and_can_be_cancelled(held: Held, visitor: Vi
     headline(visit, "No upgrade is open")
     page.wait_for_selector("#upgrade-notice >> text=Cancelled")
     page.wait_for_selector("#jobs .job-cancelled")
+
+
+def test_plan_offers_only_modes_that_the_encoders_allow(
+    fresh: Shop, served: Served, visitor: Visitor, tmp_path: Path
+) -> None:
+    from midspan.encoders import build_encoder
+
+    stranger = build_encoder(backbone="small-cnn", dim=16, size=32, name="digits-other", seed=5)
+    stranger.eval()
+    shop = dataclasses.replace(fresh, new=stranger.save(tmp_path / "other"))
+    visit = visitor(served(settings_of(shop)))
+    page = visit.page
+    visit.go("upgrade")
+    page.wait_for_selector("#plan-mode")
+    assert page.input_value("#plan-mode") == "both"
+    possible = "#plan-mode option:not([disabled])"
+    assert page.locator(possible).all_text_contents() == ["both"]
+    direct = page.locator("#plan-mode option[value=direct]").text_content()
+    assert direct == "direct: the new encoder was not trained for it"
+    page.click("#plan [type=submit]")
+    page.wait_for_selector("#start")
+    assert not re.search(r"[0-9a-f]{12}", page.inner_text("#plan")), "no fingerprints"

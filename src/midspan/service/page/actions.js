@@ -12,8 +12,8 @@ const ACTIONS = {
     title: () => "Refresh the items now?",
     will: (s) => [
       `The new encoder embeds ${items(s.old + s.failed)}, in the background.`,
-      "Searches go on all the time. You can pause at any moment; what is done stays done.",
-      "If the server is restarted, it goes on by itself.",
+      "Searches continue all the time. You can pause at any moment; what is done stays done.",
+      "If the server is restarted, it continues by itself.",
     ],
   },
   pause: {
@@ -21,16 +21,16 @@ const ACTIONS = {
     title: () => "Pause the upgrade?",
     will: (s) => [
       "Refreshing stops within a batch, in every process.",
-      `Searches go on: ${items(s.new)} by new vectors, ${count(s.old + s.failed)} by old ones. Nothing is lost.`,
+      `Searches continue: ${items(s.new)} by new vectors, ${count(s.old + s.failed)} by old ones. Nothing is lost.`,
     ],
     extra: () => ({ label: "Why (optional, for others who look)", placeholder: "" }),
     body: (value) => (value ? { reason: value } : {}),
   },
   resume: {
     label: "Resume", path: "resume", verb: "Resume",
-    title: () => "Go on with the upgrade?",
+    title: () => "Resume the upgrade?",
     will: (s) => [
-      `Refreshing goes on with the ${items(s.old)} that are left.`,
+      `Refreshing continues with the ${items(s.old)} that are left.`,
       ...(s.gate === "FAIL" ? ["The gate has failed. Resuming means that you have looked at it and judge otherwise; your reason is recorded."] : []),
     ],
     extra: (s) => (s.gate === "FAIL" ? { label: "Why, although the gate failed", placeholder: "" } : null),
@@ -61,7 +61,7 @@ const ACTIONS = {
     title: () => "Drop the old vectors?",
     will: () => [
       "The old vectors are deleted and their disk is returned. There is no way back to the old encoder after that.",
-      "Searches go on with the new vectors.",
+      "Searches continue with the new vectors.",
     ],
   },
   rollback: {
@@ -119,7 +119,7 @@ async function act(name) {
   if (answer) await doIt(name, action.path, action.body?.(answer.value) ?? {});
 }
 
-/** The failures have their own button, beside their list. */
+/** The failures have their own button, above their list. */
 export async function retryFailures() {
   const answer = await confirm({
     title: "Try the failed items again?",

@@ -1,6 +1,7 @@
 // The one place that talks to the server: token, errors in words, pictures, the stream of events.
 
 import { askToken } from "./dialog.js";
+import { plainMessage } from "./words.js";
 
 const KEY = "midspan-token";
 
@@ -12,7 +13,7 @@ const inGallery = (path) => (galleryName !== null && path.startsWith("/v1/") && 
 
 export class ApiError extends Error {
   constructor(words, status, type = null) {
-    super(words);
+    super(plainMessage(words));
     this.status = status;
     this.type = type; // the name of the server's error, where a job tells it
   }
@@ -123,10 +124,11 @@ export async function job(path, body = {}, { onJob = () => {} } = {}) {
 
 export const cancelJob = (id) => post(`/v1/jobs/${encodeURIComponent(id)}/cancel`);
 
-/** `query` is {file} or {id}; `settings` are k, filter, threshold, exact. `verb`: search or compare. */
+/** `query` is {file}, {id} or {words}; `settings` are k, filter, threshold, exact. `verb`: search or compare. */
 export async function ask(verb, query, settings, { signal } = {}) {
   const compare = verb === "compare";
   const given = Object.fromEntries(Object.entries(settings).filter(([, value]) => value !== null));
+  if (query.words !== undefined) return post("/v1/search", { text: query.words, ...given }, { signal });
   if (query.id !== undefined) {
     return post(compare ? "/v1/search/compare" : "/v1/search/item", { id: query.id, ...given }, { signal });
   }

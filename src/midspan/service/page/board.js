@@ -18,7 +18,7 @@ const HEADLINES = {
   starting: () => "Starting the upgrade",
   mapping: () => "Mapping the stored vectors",
   working: (s) => `${percent(s.new, s.all)} of ${items(s.all)} ${s.all === 1 ? "is" : "are"} new`,
-  idle: (s) => (s.new ? `Stands at ${percent(s.new, s.all)}` : "Open, and ready to run"),
+  idle: (s) => (s.new ? `Stopped at ${percent(s.new, s.all)}` : "Open, and ready to run"),
   paused: (s) => `Paused at ${percent(s.new, s.all)}`,
   leftovers: (s) => `Done, except for ${items(s.failed)}`,
   complete: () => "Every item is new",
@@ -29,18 +29,18 @@ const HEADLINES = {
 const LEADS = {
   none: (s) => `${s.old + s.failed
     ? `${items(s.old + s.failed)} of ${count(s.all)} wait for a vector and cannot be found yet.`
-    : `All ${items(s.all)} are served as they are.`} Plan an upgrade to see what a new encoder would change; planning writes nothing.`,
+    : `${s.all === 1 ? "The 1 item is" : `All ${items(s.all)} are`} in one space.`} Plan an upgrade to see what a new encoder would change; planning writes nothing.`,
   starting: (s) => `${upper(progressWords(s.jobs.find((job) => job.kind === "upgrade start")))}. The old encoder answers until this is done.`,
   mapping: () => "The old service still answers. When all are mapped, the new encoder takes over.",
   working: (s) => `${s.seconds_left === null ? "" : `${s.seconds_left < 1 ? "Nearly done. " : `About ${duration(s.seconds_left)} left. `}`}${answering(s)} ${waiting(s)}`,
-  idle: (s) => `${answering(s)} No worker refreshes the items: run it to go on.`,
+  idle: (s) => `${answering(s)} No worker refreshes the items: run it to continue.`,
   paused: (s) => `${s.reason ? `Why: ${s.reason}. ` : ""}${s.gate === "FAIL" ? failed(s) : "Searches continue as they are. Resume it, or roll back."}`,
   leftovers: (s) => (s.failed === 1
     ? "Its image could not be read; see below. Repair it, delete the item, or roll back."
     : "Their images could not be read; see below. Repair them, delete the items, or roll back."),
-  complete: () => "Look at the gate, then finish: the old vectors answer no more, but are kept, so you can still roll back.",
+  complete: () => "Ask the gate, then finish: from then on the new vectors answer alone. The old ones are kept, so you can still roll back.",
   finished: (s) => `The old vectors are kept${s.keep_until ? ` until ${moment(s.keep_until)}` : ""}. Drop them when you are sure, or roll back.`,
-  forgetting: () => "There is no way back from here. Searches go on.",
+  forgetting: () => "There is no way back from here. Searches continue.",
 };
 
 const failed = (s) => (s.old === 0
@@ -129,7 +129,7 @@ function speedNote({ rate: now, job, old, phase }) {
 
 const GLANCE = {
   starting: () => "starting",
-  mapping: () => "mapping", idle: (s) => `stands at ${percent(s.new, s.all)}`, working: (s) => percent(s.new, s.all),
+  mapping: () => "mapping", idle: (s) => `stopped at ${percent(s.new, s.all)}`, working: (s) => percent(s.new, s.all),
   paused: (s) => `paused at ${percent(s.new, s.all)}`, leftovers: (s) => `${count(s.failed)} left over`,
   complete: () => "all new", finished: () => "finished", forgetting: () => "dropping old vectors",
 };

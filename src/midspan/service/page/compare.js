@@ -2,7 +2,7 @@
 
 import { ask } from "./api.js";
 import { $, announce, make, notice, visible } from "./dom.js";
-import { idText, picture } from "./grid.js";
+import { idText, labelled, picture } from "./grid.js";
 import { go, queryFrom, showQuery } from "./query.js";
 import { galleryNow, settings } from "./search.js";
 import { score, value } from "./words.js";
@@ -62,6 +62,7 @@ function draw({ before, after, flips }, query) {
 function result(found, row, changes, own) {
   const flip = changes.get(found.id);
   const change = flip && (flip.change === own || flip.change === "moved") ? flip.change : "same";
+  const [label, facts] = labelled(found.payload);
   const mark = change === "same" ? null : make("span", { class: `flip flip-${change}` }, flipWords(flip, own));
   const line = make("li", { class: `rank rank-${change}`, "data-id": found.id },
     make("button", {
@@ -70,8 +71,8 @@ function result(found, row, changes, own) {
     }, picture(found.id, "", { known: found.thumbnail !== null })),
     make("div", { class: "rank-text" },
       make("p", {}, make("span", { class: "muted" }, `${row + 1}. `), make("b", { class: "score" }, score(found.score))),
-      idText(found.id), mark),
-    make("div", { class: "rank-facts" }, Object.entries(found.payload ?? {}).slice(0, 2).map(([key, one]) => make("p", {
+      label && make("p", { class: "label", title: label }, label), idText(found.id), mark),
+    make("div", { class: "rank-facts" }, facts.slice(0, 2).map(([key, one]) => make("p", {
       class: "fact", title: `${key}: ${value(one)}` }, make("span", { class: "muted" }, `${key} `), value(one)))));
   const twins = (on) => {
     for (const other of document.querySelectorAll("#columns .rank")) {

@@ -67,13 +67,13 @@ export function askToken(words) {
   ], { onSubmit: (form) => form.querySelector("#token").value.trim() || null, focus: "#token" });
 }
 
-/** Anything to look at, with a close button; `actions` close it too. */
-export function show(words, body, actions = []) {
-  const buttons = actions.map(([label, run]) => make("button", {
-    type: "button", onclick: () => { $("dialog").close(); run(); },
+/** Anything to look at, with a close button; `actions` ([label, run, attributes]) close it too. */
+export function show(words, body, actions = [], { focus = "[data-cancel]" } = {}) {
+  const buttons = actions.map(([label, run, options]) => make("button", {
+    type: "button", ...options, onclick: () => { $("dialog").close(); run(); },
   }, label));
   return open([
     title(words), body,
     make("div", { class: "dialog-actions" }, ...buttons, cancel("Close")),
-  ], { onSubmit: () => null, focus: "[data-cancel]" });
+  ], { onSubmit: () => null, focus });
 }

@@ -4,7 +4,7 @@ import { get } from "./api.js";
 import { $, make, onChange } from "./dom.js";
 import { idText, picture } from "./grid.js";
 import { go } from "./query.js";
-import { count, moment, share, value } from "./words.js";
+import { count, duration, items, moment, plainMessage, share, value } from "./words.js";
 
 const MARKS = { PASS: "✓", INCONCLUSIVE: "!", FAIL: "✗" };
 const MEANING = {
@@ -63,7 +63,7 @@ export const drawFlips = onChange(({ flips, labelled }) => {
 function ranks(flip) {
   if (flip.before_rank === null || flip.before_rank === undefined) return null;
   const now = flip.after_rank === null || flip.after_rank === undefined ? "gone" : `rank ${flip.after_rank}`;
-  return make("span", { class: "muted small", title: "Where the first right result stood before, and where it stands now" }, `right at rank ${flip.before_rank}, now ${now}`);
+  return make("span", { class: "muted small", title: "The rank of the first right result, before and now" }, `right at rank ${flip.before_rank}, now ${now}`);
 }
 
 function strip(words, tone, ids, others, right) {
@@ -87,13 +87,23 @@ export const drawFailures = onChange((failures, retry) => {
       one.attempts ? make("span", { class: "muted small", title: "How often this item was tried" }, `${one.attempts} ${one.attempts === 1 ? "try" : "tries"}`) : null))));
 });
 
-/** Progress is told by the line, measurements by the curve: the trail here is of what people did. */
+const AUDIT = {
+  create: "gallery created", "create fill": "adding images", "create filled": "images added", "upgrade plan refused": "plan refused",
+  "upgrade start": "upgrade started", "upgrade start refused": "start refused", "upgrade order": "order computed",
+  "upgrade run": "backfill", "upgrade pause": "paused", "upgrade resume": "resumed", "upgrade gate": "gate asked",
+  "upgrade finish": "upgrade finished", "upgrade forget": "old vectors dropped", "upgrade rollback": "rolled back",
+  "upgrade traffic": "traffic changed", "service run": "backfill requested",
+};
+const HIDDEN = new Set(["upgrade quality", "service job", "service start", "upgrade work done"]); // other lines say it
+const REPEATED = new Set(["upgrade run", "upgrade gate"]);
+
+/** What people did and what the gate said, without the steps in between. */
 function folded(entries) {
   const lines = [];
   for (const entry of entries) {
     const before = lines.at(-1);
-    if (entry.what === "upgrade quality" || entry.what === "service job") continue;
-    if (before && before.what === entry.what && before.who === entry.who && entry.what === "upgrade run") before.times += 1;
+    if (HIDDEN.has(entry.what)) continue;
+    if (before && before.what === entry.what && before.who === entry.who && REPEATED.has(entry.what)) before.times += 1;
     else lines.push({ ...entry, times: 1 });
   }
   return lines;
@@ -110,12 +120,15 @@ export const drawAudit = onChange(({ entries, refused = false, names = {} }, aga
   }
   $("audit").replaceChildren(make("ul", { class: "lines trail", tabindex: "0", "aria-labelledby": "audit-title" }, folded(entries).slice(0, 30).map((entry) => make("li", {},
     make("time", { class: "muted", datetime: new Date(1000 * entry.when).toISOString() }, moment(entry.when)),
-    make("b", {}, entry.times > 1 ? `${entry.what} × ${entry.times}` : entry.what),
-    make("span", { class: "trail-details" }, detailsOf(entry.details, names)),
+    make("b", {}, `${AUDIT[entry.what] ?? entry.what}${entry.times > 1 ? ` × ${entry.times}` : ""}`),
+    make("span", { class: "trail-details" }, detailsOf(entry, names)),
     make("span", { class: "muted small", title: entry.who }, entry.who.split(", request ")[0])))));
 });
 
-function detailsOf(details, names) {
+function detailsOf({ what, details }, names) {
+  if (what === "upgrade gate") return [details?.verdict, plain(details?.checks)].filter(Boolean).join(": ");
+  if (what === "upgrade run" && details?.written !== undefined) return `${items(details.written)} in ${duration(details.seconds)}${details.given_up ? `, ${count(details.given_up)} failed` : ""}`;
+  if (details?.message) return plainMessage(details.message); // refused
   return Object.entries(details ?? {}).filter(([, one]) => one !== null && one !== "")
     .map(([key, one]) => `${key.replaceAll("_", " ")} ${short(key, one, names)}`).join(", ");
 }

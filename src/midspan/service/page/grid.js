@@ -35,6 +35,13 @@ function ordered(payload) {
   return Object.entries(payload ?? {}).sort((a, b) => place(a) - place(b));
 }
 
+/** The name of its class, where it has one, and the other fields. */
+export function labelled(payload) {
+  const fields = ordered(payload);
+  const named = fields.length && FIRST.includes(fields[0][0]) && typeof fields[0][1] === "string";
+  return named ? [fields[0][1], fields.slice(1)] : [null, fields];
+}
+
 /** Old or new, while there are both. */
 export function badge(role, name) {
   if (role !== "old" && role !== "new") return null;
@@ -43,7 +50,7 @@ export function badge(role, name) {
 
 /** `actions`: {moreLikeThis(id), compare(id) or null}. */
 export function card(found, { actions, spaceName, rank = null }) {
-  const facts = ordered(found.payload).slice(0, FACTS);
+  const [label, facts] = labelled(found.payload);
   const told = [found.score === undefined ? null : `score ${score(found.score)}`,
     actions.compare && found.space_role ? `${found.space_role} space` : null].filter(Boolean).join(", ");
   return make("li", { class: "card-item", "data-id": found.id },
@@ -54,8 +61,9 @@ export function card(found, { actions, spaceName, rank = null }) {
     make("div", { class: "card-line" },
       found.score === undefined ? null : make("b", { class: "score" }, score(found.score)),
       actions.compare ? badge(found.space_role, found.space && spaceName(found.space)) : null),
+    label && make("p", { class: "label", title: label }, label),
     idText(found.id),
-    facts.map(([key, one]) => make("p", { class: "fact", title: `${key}: ${value(one)}` },
+    facts.slice(0, FACTS).map(([key, one]) => make("p", { class: "fact", title: `${key}: ${value(one)}` },
       make("span", { class: "muted" }, `${key} `), value(one))),
     make("button", {
       type: "button", class: "link like", "aria-label": `More like this: ${found.id}`,
@@ -63,7 +71,8 @@ export function card(found, { actions, spaceName, rank = null }) {
     }, "More like this"));
 }
 
-async function details(found, actions, spaceName) {
+/** `step`: where from, so that the next one is a key press away. */
+async function details(found, actions, spaceName, step = null) {
   const facts = make("dl", { class: "facts" });
   const add = (term, ...text) => facts.append(make("dt", {}, term), make("dd", {}, ...text));
   const shown = make("div", { class: "details-picture" }, picture(found.id, found.id, { size: 1024, known: found.thumbnail !== null }));
@@ -76,17 +85,18 @@ async function details(found, actions, spaceName) {
       shown.tabIndex = on ? 0 : -1; // it scrolls
     },
   }, "Original size");
-  const body = make("div", { class: "details" }, shown, whole, facts);
+  const body = make("div", { class: "details" }, make("div", {}, shown, whole), facts);
   if (found.score !== undefined) add("score", score(found.score));
   for (const [key, one] of ordered(found.payload)) add(key, value(one));
   if (found.uri) add("image", make("code", {}, found.uri));
   const buttons = [];
-  for (const [words, other] of [["← Previous", actions.near?.(found.id, -1)], ["Next →", actions.near?.(found.id, 1)]]) {
-    if (other) buttons.push([words, () => details(other, actions, spaceName)]);
+  for (const [step, words] of [[-1, "← Previous"], [1, "Next →"]]) {
+    const other = actions.near?.(found.id, step);
+    buttons.push([words, () => details(other, actions, spaceName, step), { "data-step": String(step), disabled: !other }]);
   }
   buttons.push(["More like this", () => actions.moreLikeThis(found.id)]);
   if (actions.compare) buttons.push(["Before and after", () => actions.compare(found.id)]);
-  const closed = show(found.id, body, buttons);
+  const closed = show(found.id, body, buttons, { focus: step === null ? "[data-cancel]" : `[data-step="${step}"]:enabled, [data-cancel]` });
   try {
     const item = await get(itemPath(found.id));
     if (item.spaces) add("vectors in", item.spaces.map(spaceName).join(", "));

@@ -2,11 +2,11 @@
 
 import { cancelJob } from "./api.js";
 import { $, announce, make, onChange } from "./dom.js";
-import { count, duration, moment, percent } from "./words.js";
+import { count, duration, moment, percent, plainMessage } from "./words.js";
 
 const WORDS = {
   "upgrade plan": "Making the plan", "upgrade start": "Starting the upgrade", "upgrade gate": "Asking the gate",
-  "upgrade finish": "Finishing", "upgrade forget": "Dropping the old vectors", "upgrade rollback": "Rolling back",
+  "upgrade finish": "Finishing", "upgrade forget": "Dropping the old vectors", "upgrade rollback": "Rolling back", "find duplicates": "Finding duplicates",
 };
 const DOING = {
   embed: "embedding a sample of the items", map: "mapping the stored vectors", order: "choosing which items come first",
@@ -53,8 +53,8 @@ export const drawJobs = onChange((jobs) => {
   $("jobs-card").hidden = !jobs.length;
   $("jobs").replaceChildren(make("ul", { class: "lines" }, jobs.slice(0, 10).map((job) => make("li", {},
     make("time", { class: "muted", datetime: new Date(1000 * job.created).toISOString() }, moment(job.created)),
-    make("b", {}, job.kind), make("span", { class: `job-state job-${job.state}` }, job.state),
+    make("b", {}, kindWords(job.kind)), make("span", { class: `job-state job-${job.state}` }, job.state),
     job.ended && job.started ? make("span", { class: "muted small", title: "how long it took" }, duration(job.ended - job.started)) : null,
-    job.error ? make("span", {}, job.error.message) : null,
+    job.error ? make("span", {}, plainMessage(job.error.message)) : null,
     make("span", { class: "muted small", title: job.who }, job.who.split(", request ")[0])))));
 });

@@ -8,26 +8,28 @@ import { imageOf, keepImage } from "./uploads.js";
 
 const MOST = 8; // images of one query
 
-/** {id}, {file, files}, {text} or null from the address's parameters; `file` is the first of the images. */
+/** {id}, {words}, {file, files}, {text} or null from the address's parameters; `file` is the first of the images. */
 export function queryFrom(params) {
   if (params.has("item")) return { id: params.get("item") };
+  if (params.has("words")) return { words: params.get("words") };
   if (params.has("text")) return { text: params.get("text") };
   const files = params.getAll("image").map(imageOf).filter(Boolean);
   return files.length ? { file: files[0], files } : null;
 }
 
+export const hasPicture = (query) => query !== null && (query.file !== undefined || query.id !== undefined);
+
 export function go(view, query) {
   const params = new URLSearchParams();
   if (query?.id !== undefined) params.set("item", query.id);
   for (const file of query?.files ?? []) params.append("image", keepImage(file));
-  if (query?.text !== undefined) params.set("text", query.text);
+  for (const name of ["words", "text"]) if (query?.[name] !== undefined) params.set(name, query[name]);
   for (const one of filtersNow()) params.append("filter", one);
   const text = params.toString();
   const hash = `#/${view}${text ? `?${text}` : ""}`;
   if (location.hash === hash) window.dispatchEvent(new HashChangeEvent("hashchange")); // ask again
   else location.hash = hash;
 }
-
 
 /** An item by its whole id, else all that have this text in their id or payload. */
 async function find(text) {
@@ -41,7 +43,7 @@ async function find(text) {
 
 /** The query's own picture into `image`, hidden if there is none. */
 export function showQuery(image, query) {
-  image.hidden = query === null || query.text !== undefined;
+  image.hidden = !hasPicture(query);
   if (image.hidden) return;
   image.alt = query.file ? "the query image" : visible(`query: ${query.id}`);
   if (query.file) {
@@ -82,6 +84,17 @@ export function startQuery(view) {
     depth = 0;
     mark();
     accept([...event.dataTransfer.files]);
+  });
+  const byWords = () => {
+    const words = $("words").value.trim();
+    if (words) go("search", { words });
+    else $("words").focus();
+  };
+  $("by-words").addEventListener("click", byWords);
+  $("words").addEventListener("keydown", (event) => {
+    if (event.key !== "Enter") return;
+    event.preventDefault(); // the form itself looks for an item
+    byWords();
   });
   $("query").addEventListener("submit", (event) => {
     event.preventDefault();

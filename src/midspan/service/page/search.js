@@ -5,7 +5,7 @@ import { $, announce, make, notice, onChange, visible } from "./dom.js";
 import { clearFilters, currentFilter, setFilters, setKeys, startFilters } from "./filters.js";
 import { firstSteps } from "./first.js";
 import { card, walk } from "./grid.js";
-import { go, queryFrom, showQuery, startQuery } from "./query.js";
+import { go, hasPicture, queryFrom, showQuery, startQuery } from "./query.js";
 import { count, items } from "./words.js";
 
 const PAGE = 48; // stored items shown at a time
@@ -38,8 +38,9 @@ export function startSearch(view) {
 export function setGallery(now) {
   gallery = now;
   setKeys(now.payload_keys ?? []);
-  $("to-compare").hidden = !(query && upgradeOpen());
+  $("to-compare").hidden = !(hasPicture(query) && upgradeOpen());
   imageSearch(now.image_search);
+  $("words-field").hidden = !now.text_search;
 }
 
 const imageSearch = onChange((can) => {
@@ -62,11 +63,12 @@ export function showSearch(params) {
   query = queryFrom(params);
   showQuery($("query-image"), query);
   setFilters(params.getAll("filter"));
-  const picture = query !== null && query.text === undefined;
+  const picture = hasPicture(query);
   $("drop").classList.toggle("filled", picture);
   $("query-words").textContent = !picture ? "Drop an image here, or paste one"
     : visible(query.file ? fileWords(query.files) : query.id);
   $("pick").textContent = !picture ? "Choose an image" : "Choose another image";
+  $("words").value = query?.words ?? "";
   $("item-id").value = query?.id ?? query?.text ?? "";
   if (query) notice($("query-notice"), null);
   $("browse").hidden = query === null;
@@ -131,7 +133,7 @@ function whatToDo(error) {
 function search() {
   const asked = query;
   return during(async (signal) => {
-    $("results-title").textContent = asked.file ? "Most alike" : visible(`Most like ${asked.id}`);
+    $("results-title").textContent = asked.file ? "Most alike" : visible(`Most like ${asked.id ?? `“${asked.words}”`}`);
     const answer = await answerTo(asked, { signal });
     if (signal.aborted) return;
     const found = answer.results.filter((one) => one.id !== asked.id);

@@ -13,7 +13,7 @@ const EVERY = 1500; // ms between looks at the evidence while it changes
 
 let status = null;
 let visible = false;
-let gallery = { can_upgrade: true, orders: [], destination: null, spaces: {} };
+let gallery = { can_upgrade: true, modes: [], orders: [], destination: null, spaces: {} };
 let jobs = []; // that run now
 let asked = null; // the gate's full answer, if it was asked here
 let looking = false;
@@ -54,7 +54,7 @@ function offerPlan() {
   const live = Object.values(gallery.spaces).find((space) => space.role === "live");
   plan({
     shown: gallery.orders.length > 0 && stateOf({ ...status, jobs }) === "none",
-    can: gallery.can_upgrade, orders: gallery.orders, from: live?.name ?? null, to: gallery.destination,
+    can: gallery.can_upgrade, modes: gallery.modes, orders: gallery.orders, from: live?.name ?? null, to: gallery.destination,
   });
 }
 

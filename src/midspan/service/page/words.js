@@ -47,6 +47,9 @@ export function moment(secondsSince1970) {
   return today ? time : `${when.toLocaleDateString([], { day: "numeric", month: "short", ...year })}, ${time}`;
 }
 
+/** A message of the server without what only machines compare: a space is its name. */
+export const plainMessage = (text) => text.replace(/'([^']+)' \(\d+-d \w+(?:, [\w:]{8,})?\)/g, "“$1”");
+
 export function value(found) {
   return typeof found === "string" ? found : JSON.stringify(found);
 }
