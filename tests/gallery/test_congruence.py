@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,19 @@ import pytest
 
 from midspan.errors import MidspanError
 from midspan.gallery import Failed, Gallery, State
-from midspan.gallery.filters import Eq, Range
+from midspan.gallery.filters import Eq, Exists, In, Range
 from midspan.spaces import Space
 from tests.gallery.conftest import Locate
 from tests.gallery.samples import NEW, OLD, WIDE, drafts, embed, event, view
 
 NAMES = [f"i{number:02}" for number in range(40)]
+FILTERS = [
+    *[None] * 3,
+    Eq("n", 1),
+    ~Eq("n", 1),
+    In("n", [0, 2.0]) & Exists("name"),
+    Range("name", gte="i05", lt="i25"),
+]
 WORK = {"claim", "release", "fail", "failures", "retry", "prioritise"}
 
 
@@ -65,6 +73,10 @@ class Life:
 
     def delete(self) -> None:
         self.both("delete", self.some())
+
+    def payload(self) -> None:
+        known = [item.id for item in self.reference.get_many(self.some())]
+        self.both("set_payload", {id: {"n": self.random.randint(0, 3), "name": id} for id in known})
 
     def fill(self) -> None:
         state = self.reference.state
@@ -140,7 +152,7 @@ class Life:
             "k": self.random.choice([1, 3, 50]),
             "live": preference,
             "among": among,
-            "filter": self.random.choice([None, None, Eq("n", 1), ~Eq("n", 1)]),
+            "filter": self.random.choice(FILTERS),
             "exact": self.random.random() < 0.5,
         }
         vectors = embed(names, spaces[0], seed=self.seed).vectors
@@ -149,7 +161,11 @@ class Life:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_random_operations_equal_the_memory_engine(locate_engine: Locate, seed: int) -> None:
+def test_random_operations_equal_the_memory_engine(
+    locate_engine: Locate, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # an item whose payload is replaced says when
+    monkeypatch.setattr("midspan.gallery.writing.time", SimpleNamespace(time=lambda: 5.0))
     location = locate_engine()
     served = "://" in location
     if served and seed:
@@ -161,6 +177,7 @@ def test_random_operations_equal_the_memory_engine(locate_engine: Locate, seed: 
     life = Life(seed, one, handles)
     steps = [life.write] * 5 + [
         life.delete,
+        life.payload,
         life.fill,
         life.fill,
         life.work,

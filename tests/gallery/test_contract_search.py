@@ -294,6 +294,8 @@ def test_filter_follows_changed_payloads(gallery: Gallery) -> None:
 # ---- bad queries
 
 
+# refused above the engines: one of them is enough
+@pytest.mark.parametrize("locate", ["memory"], indirect=True)
 @pytest.mark.parametrize(
     ("vectors", "k", "error", "message"),
     [

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from midspan.errors import StoreError
 from midspan.gallery import Draft, Gallery
 from midspan.gallery.engines import remote as remote_module
 from midspan.gallery.engines.base import Engine, SearchRequest, pair_scores, prepare
 from midspan.gallery.engines.remote import SpaceCandidates, best_of, find_candidates
-from midspan.gallery.filters import Eq, Exists, Filter, In, Not, Range
+from midspan.gallery.filters import Eq
 from midspan.gallery.maintenance import Maintenance
 from midspan.spaces import Embeddings, FloatArray, Metric, Space
 from tests.gallery.conftest import Locate, engines, locator
-from tests.gallery.samples import DIM, NEW, OLD, add, drafts, embed, event, found, start, unit, view
+from tests.gallery.samples import DIM, NEW, OLD, add, drafts, embed, found, start, unit, view
 
 
 @pytest.fixture(params=engines(("qdrant+local", "milvus+lite", "milvus")))
@@ -94,93 +91,6 @@ def test_deleted_rows_revived_by_a_server_are_removed(remote: Locate) -> None:
         gallery.optimise()
         assert (engine.count(1), gallery.verify().garbage) == (5, 0)
         assert view(gallery, vectors, k=8) == before[0]
-
-
-# ---- the same as in memory
-
-NAMES = [f"i{number:02}" for number in range(24)]
-some = st.lists(st.sampled_from(NAMES), min_size=1, max_size=8, unique=True)
-numbers = st.integers(0, 3)
-steps = st.one_of(
-    st.tuples(st.just("put"), some, numbers),
-    st.tuples(st.just("put"), some, numbers),
-    st.tuples(st.just("delete"), some, numbers),
-    st.tuples(st.just("payload"), some, numbers),
-    st.tuples(st.just("fill"), some, numbers),
-    st.tuples(st.just("optimise"), some, numbers),
-)
-FILTERS: list[Filter | None] = [
-    None,
-    Eq("n", 1),
-    Not(Eq("n", 1)),
-    In("n", [0, 2.0]) & Exists("tags"),
-    Eq("tags", "a"),  # a list: does not match
-    Range("name", gte="i05", lt="i11"),
-]
-
-
-def do(gallery: Gallery, step: tuple[str, list[str], int], seed: int) -> None:
-    verb, ids, number = step
-    known = [item.id for item in gallery.get_many(ids)]
-    if verb == "put":
-        payloads = [{"n": number, "name": id, "tags": ["a", id]} for id in ids]
-        chosen = [OLD, NEW][: 1 + (number == 3 and gallery.state.target is not None)]
-        parts = [embed(ids, space, seed=seed) for space in chosen]
-        gallery.put_drafts(drafts(ids, payloads), parts, mode="put")
-    elif verb == "delete":
-        gallery.delete(ids)
-    elif verb == "payload":
-        gallery.set_payload({id: {"n": number, "name": id} for id in known})
-    elif verb == "fill" and known:
-        if gallery.state.target is None:
-            start(gallery)
-        revisions = [item.revision for item in gallery.get_many(known)]
-        gallery.add_missing_vectors(embed(known, NEW, seed=seed), revisions=revisions)
-    elif verb == "optimise":
-        gallery.optimise()
-
-
-def same(one: Gallery, other: Gallery, seed: int) -> None:
-    assert one.count() == other.count()
-    queries = np.r_[embed(["q", NAMES[seed % 24]], OLD, seed=seed).vectors]
-    live = one.state.live
-    for searched in {live, live[-1:]}:
-        for among in {searched, searched[-1:]}:
-            for filter in FILTERS:
-                for k in (5, 50):
-                    asked: dict[str, Any] = {"k": k, "live": searched, "among": among}
-                    expected = view(one, queries, filter=filter, **asked)
-                    assert view(other, queries, filter=filter, **asked) == expected
-    for space in one.state.spaces:
-        kept = [item.id for item in one.get_many(NAMES) if space in item.spaces]
-        vectors = [gallery.vectors(kept, space=space).vectors for gallery in (one, other)]
-        np.testing.assert_array_equal(vectors[0], vectors[1])
-
-
-@settings(
-    max_examples=2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(life=st.lists(steps, min_size=8, max_size=12))
-def test_remote_engine_operations_equal_the_memory_engine(
-    remote: Locate, life: list[tuple[str, list[str], int]]
-) -> None:
-    memory = Gallery.create(f"memory:{uuid.uuid4().hex}", OLD)
-    with memory, Gallery.create(remote(), OLD) as other:
-        for seed, step in enumerate(life):
-            for gallery in (memory, other):
-                do(gallery, step, seed)
-        same(memory, other, seed=len(life))
-        if memory.state.target is not None:  # a rollback, and the way back to the upgrade
-            for live in ((OLD.fingerprint,), (NEW.fingerprint, OLD.fingerprint)):
-                for gallery in (memory, other):
-                    change(gallery, live)
-                same(memory, other, seed=len(life))
-
-
-def change(gallery: Gallery, live: tuple[str, ...]) -> None:
-    import dataclasses
-
-    gallery.change(dataclasses.replace(gallery.state, live=live), event=event("change"))
 
 
 # ---- filters and equal scores

@@ -147,8 +147,9 @@ WAYS = [
     for engine in VECTORS
     for mode in ("direct", "map-query", "map-gallery", "both")
     for scaled in (False, True)
-    # the routing is above the engines: servers are asked in the two modes with most to merge
-    if engine in ("embedded", "postgresql") or (scaled and mode in ("map-gallery", "both"))
+    # the routing is above the engines: the others are asked in the modes with most to merge
+    if engine in ("embedded", "postgresql")
+    or (scaled and (mode == "both" or (mode == "map-gallery" and engine != "milvus")))
 ]
 
 
