@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import gc
 import os
 import shutil
 import tempfile
@@ -16,6 +17,10 @@ import typer.testing
 
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")  # read when torch and NumPy are first imported
+
+# Millions of objects of modules and collected tests live until the end. The collector goes through
+# all of them again and again, unless it is told that they stay (pytest_collection_finish).
+gc.disable()
 
 # What earlier runs or the developer cached must not decide a test; the workers share one folder.
 if "PYTEST_XDIST_WORKER" not in os.environ:
@@ -38,6 +43,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     done."""
     slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
     items.sort(key=lambda item: -slow[item.path])
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)
