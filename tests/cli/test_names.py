@@ -35,16 +35,16 @@ def test_help_shows_no_former_names() -> None:
 
 def verbs() -> dict[str, Any]:
     """Every command by its words."""
-    found: dict[str, Any] = {}
+    by_words: dict[str, Any] = {}
 
     def walk(command: Any, words: str) -> None:
         for name, inner in getattr(command, "commands", {}).items():
             walk(inner, f"{words} {name}".strip())
         if not hasattr(command, "commands"):
-            found[words] = command
+            by_words[words] = command
 
     walk(typer.main.get_command(app), "")
-    return found
+    return by_words
 
 
 def flags_of(command: Any) -> set[str]:
@@ -64,8 +64,8 @@ def flags_of(command: Any) -> set[str]:
     ],
 )
 def test_option_names_agree_across_verbs(flag: str, names: list[str]) -> None:
-    found = verbs()
-    assert [name for name in names if flag not in flags_of(found[name])] == []
+    by_name = verbs()
+    assert [name for name in names if flag not in flags_of(by_name[name])] == []
 
 
 def test_distance_option_former_metric_option_still_works(midspan: Command, tmp_path: Path) -> None:

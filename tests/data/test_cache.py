@@ -72,7 +72,7 @@ def test_cached_changed_image_or_size_is_decoded_again(
 @pytest.mark.parametrize("damage", ["pixels", "manifest", "shape"])
 def test_cached_damaged_file_is_written_again(files: ImageSet, tmp_path: Path, damage: str) -> None:
     first = decode(files, tmp_path / "cache")
-    want = first.load(np.arange(5), ImageSize(4, 4, 1))
+    expected = first.load(np.arange(5), ImageSize(4, 4, 1))
     (place,) = (tmp_path / "cache").iterdir()
     if damage == "pixels":
         (place / "pixels.bin").write_bytes(b"short")
@@ -81,7 +81,7 @@ def test_cached_damaged_file_is_written_again(files: ImageSet, tmp_path: Path, d
     else:
         (place / "manifest.json").write_text(json.dumps({"failed": "none"}))
     again = decode(files, tmp_path / "cache")
-    assert np.array_equal(again.load(np.arange(5), ImageSize(4, 4, 1)), want)
+    assert np.array_equal(again.load(np.arange(5), ImageSize(4, 4, 1)), expected)
     assert list((tmp_path / "cache").iterdir()) == [place]  # nothing left behind
 
 

@@ -93,9 +93,9 @@ def test_decode_and_fit_array_give_the_same_pixels() -> None:
     file = encoded(Image.fromarray(image))
     for channels in (1, 3):
         for fit in ("squash", "crop"):
-            want = fit_array(image, ImageSize(16, 20, channels, fit))
+            expected = fit_array(image, ImageSize(16, 20, channels, fit))
             got = decode_image(file, ImageSize(16, 20, channels, fit))
-            assert np.array_equal(got, want)
+            assert np.array_equal(got, expected)
 
 
 @pytest.mark.parametrize("shape", [(997, 803), (400, 1201), (64, 64)])
@@ -104,9 +104,9 @@ def test_reduced_jpeg_decoding_is_close_to_full_decoding(shape: tuple[int, int])
     waves = 127 + 60 * np.sin(rows / 40) + 60 * np.cos(columns / 25)
     file = encoded(Image.fromarray(waves.astype(np.uint8)), "JPEG", quality=95)
     with Image.open(BytesIO(file)) as whole:
-        want = fit_array(np.asarray(whole), ImageSize(32, 32, 1))
+        expected = fit_array(np.asarray(whole), ImageSize(32, 32, 1))
     got = decode_image(file, ImageSize(32, 32, 1))
-    assert np.abs(got.astype(int) - want).max() <= 3
+    assert np.abs(got.astype(int) - expected).max() <= 3
 
 
 # ---- kinds of images ----------------------------------------------------------------------------
@@ -125,10 +125,10 @@ def test_decode_grey_and_colour_convert_to_the_asked_channels() -> None:
 def test_decode_alpha_channel_is_blended_on_white() -> None:
     rgba = noise(6, 5, 4)
     alpha = rgba[:, :, 3:] / 255
-    want = rgba[:, :, :3] * alpha + 255 * (1 - alpha)
+    expected = rgba[:, :, :3] * alpha + 255 * (1 - alpha)
     from_file = decode_image(encoded(Image.fromarray(rgba)), ImageSize(6, 5, 3))
     from_memory = fit_array(rgba, ImageSize(6, 5, 3))
-    assert np.abs(from_file - want).max() <= 1
+    assert np.abs(from_file - expected).max() <= 1
     assert np.array_equal(from_file, from_memory)
 
 
@@ -143,11 +143,11 @@ def test_decode_palette_transparency_is_blended_on_white() -> None:
 
 def test_decode_sixteen_bits_are_scaled_to_eight() -> None:
     deep = np.array([[0, 256, 257, 32768, 65535]], dtype=np.uint16)
-    want = np.round(deep / 257).astype(int).tolist()
+    expected = np.round(deep / 257).astype(int).tolist()
     png = encoded(Image.fromarray(deep))
-    assert decode_image(png, ImageSize(1, 5, 1))[:, :, 0].tolist() == want
+    assert decode_image(png, ImageSize(1, 5, 1))[:, :, 0].tolist() == expected
     tiff = encoded(Image.fromarray(deep), "TIFF")
-    assert decode_image(tiff, ImageSize(1, 5, 1))[:, :, 0].tolist() == want
+    assert decode_image(tiff, ImageSize(1, 5, 1))[:, :, 0].tolist() == expected
 
 
 def test_decode_big_endian_sixteen_bit_tiff_is_scaled_to_eight(tmp_path: Path) -> None:

@@ -136,10 +136,10 @@ def test_cached_files_equal_loaded_files(write_image: WriteImage, tmp_path: Path
     files = folder(tmp_path)
     cached = files.cached(ImageSize(6, 7, 1, "crop"))
     rows = np.array([4, 0, 2])
-    want = files.load(rows, ImageSize(6, 7, 1, "crop"))
-    assert np.array_equal(cached.load(rows, ImageSize(6, 7, 1, "crop")), want)
+    expected = files.load(rows, ImageSize(6, 7, 1, "crop"))
+    assert np.array_equal(cached.load(rows, ImageSize(6, 7, 1, "crop")), expected)
     assert cached[rows].uri(0) == str(tmp_path / "4.png")
-    assert want[0, 0, 0, 0] == 160
+    assert expected[0, 0, 0, 0] == 160
 
 
 def test_cached_images_are_not_read_again_nor_resized_twice(
@@ -211,6 +211,6 @@ def test_cached_arrays_of_the_right_size_are_returned_unchanged() -> None:
     assert whole.cached(ImageSize(8, 8, 3)) is whole
     smaller = whole.cached(ImageSize(4, 4, 1))
     assert isinstance(smaller.source, CachedSource)
-    want = whole.load(np.arange(6), ImageSize(4, 4, 1))
-    assert np.array_equal(smaller.source.images, want)
+    expected = whole.load(np.arange(6), ImageSize(4, 4, 1))
+    assert np.array_equal(smaller.source.images, expected)
     assert smaller.uri(2) == "six.npz#2"

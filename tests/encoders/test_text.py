@@ -98,9 +98,9 @@ def some_images(count: int) -> Pixels:
 
 
 def load_torch(where: str | Path) -> Encoder:
-    found = load_encoder(where, device="cpu")
-    assert isinstance(found, Encoder)
-    return found
+    encoder = load_encoder(where, device="cpu")
+    assert isinstance(encoder, Encoder)
+    return encoder
 
 
 def own_text(folder: Path, texts: list[str], **padding: Any) -> Any:
@@ -130,8 +130,8 @@ def test_embed_text_clip_equals_transformers(clip: Path) -> None:
         raw = model.get_image_features(pixel_values=encoder.preprocessing.tensor(images))
     raw = getattr(raw, "pooler_output", raw).numpy()
     expected = raw / np.linalg.norm(raw, axis=1, keepdims=True)
-    found = encoder.embed(images, progress=False)
-    np.testing.assert_allclose(found.vectors, expected, atol=1e-5)
+    result = encoder.embed(images, progress=False)
+    np.testing.assert_allclose(result.vectors, expected, atol=1e-5)
     assert encoder.embed_text(["blue car", "blue car"]).ids.tolist() == ["0", "1"]
 
 

@@ -24,7 +24,7 @@ ITEM: dict[str, Any] = {"n": 5, "f": 5.5, "t": "b", "yes": True, "no": None, "de
 
 
 @pytest.mark.parametrize(
-    ("condition", "wanted"),
+    ("condition", "expected"),
     [
         (Eq("n", 5), True),
         (Eq("n", 5.0), True),
@@ -51,13 +51,13 @@ ITEM: dict[str, Any] = {"n": 5, "f": 5.5, "t": "b", "yes": True, "no": None, "de
         (Eq("n", 5) | Eq("t", "x"), True),
     ],
 )
-def test_filter_matches_by_its_definition(condition: Filter, wanted: bool) -> None:
-    assert matches(condition, ITEM) is wanted
-    assert matches(Not(condition), ITEM) is not wanted
+def test_filter_matches_by_its_definition(condition: Filter, expected: bool) -> None:
+    assert matches(condition, ITEM) is expected
+    assert matches(Not(condition), ITEM) is not expected
 
 
 @pytest.mark.parametrize(
-    ("raw", "wanted"),
+    ("raw", "expected"),
     [
         ({"brand": "acme"}, Eq("brand", "acme")),
         ({"a.b": {"$eq": 1}}, Eq(("a", "b"), 1)),
@@ -71,8 +71,8 @@ def test_filter_matches_by_its_definition(condition: Filter, wanted: bool) -> No
         ({"$not": {"a": 1}}, Not(Eq("a", 1))),
     ],
 )
-def test_parse_filter_json_gives_the_filter(raw: Any, wanted: Filter) -> None:
-    assert parse_filter(raw) == wanted
+def test_parse_filter_json_gives_the_filter(raw: Any, expected: Filter) -> None:
+    assert parse_filter(raw) == expected
 
 
 @pytest.mark.parametrize(

@@ -122,16 +122,16 @@ def test_add_more_than_one_batch_adds_all(
     gallery.add(Embeddings(ids=ids, vectors=rows, space=OLD), uris=list(ids))
     assert len(gallery) == 450
     assert gallery.get("i00432").uri == "i00432"
-    wanted = [f"i{number:05}" for number in (0, 199, 200, 449)]
+    expected = [f"i{number:05}" for number in (0, 199, 200, 449)]
     hits = gallery.search(rows[[0, 199, 200, 449]], space=OLD, k=1)
-    assert [row[0].id for row in hits] == wanted
+    assert [row[0].id for row in hits] == expected
 
 
 def test_more_like_leaves_out_the_item_itself(gallery: Gallery) -> None:
     gallery.add(embed([f"i{number}" for number in range(20)]))
     hits = gallery.more_like("i3", k=5)
-    wanted = gallery.search(embed(["i3"]), k=6)[0][1:]
-    assert hits == wanted
+    expected = gallery.search(embed(["i3"]), k=6)[0][1:]
+    assert hits == expected
     assert len(gallery.more_like("i3", k=100)) == 19
     with pytest.raises(UnknownId):
         gallery.more_like("nobody")

@@ -68,8 +68,8 @@ def test_payload_index_serves_rare_filters(gallery: Gallery) -> None:
     after = [found(gallery.search(embed(["q"]), k=50, filter=one)) for one in RARE]
     assert after == before
     for one, hits in zip(RARE, after, strict=True):
-        wanted = {id for id, payload in zip(ids, payloads, strict=True) if matches(one, payload)}
-        assert set(hits[0]) == wanted
+        expected = {id for id, payload in zip(ids, payloads, strict=True) if matches(one, payload)}
+        assert set(hits[0]) == expected
     assert gallery.audit_log(limit=1)[0].what == "index payload"
 
 
@@ -79,10 +79,12 @@ def test_payload_index_filters_equal_the_reference(gallery: Gallery) -> None:
     ids = [f"p{number}" for number in range(len(PAYLOADS))]
     add(gallery, ids, payloads=PAYLOADS)
     for condition in FILTERS:
-        wanted = [
+        expected = [
             id for id, payload in zip(ids, PAYLOADS, strict=True) if matches(condition, payload)
         ]
-        assert [item.id for item in gallery.scan(filter=condition, limit=100)] == wanted, condition
+        assert [item.id for item in gallery.scan(filter=condition, limit=100)] == expected, (
+            condition
+        )
 
 
 @pytest.mark.parametrize("field", ["text", "it's %s :x"])

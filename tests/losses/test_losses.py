@@ -62,9 +62,9 @@ def test_loss_value_and_gradient_equal_the_equation(name: str) -> None:
     fast = value(loss, vectors, labels)
     reference = slow(vectors, loss.class_rows(), labels, target, scale)
     torch.testing.assert_close(fast, reference)
-    wanted = [vectors, loss.class_rows()]
+    inputs = [vectors, loss.class_rows()]
     for mine, theirs in zip(
-        torch.autograd.grad(fast, wanted), torch.autograd.grad(reference, wanted), strict=True
+        torch.autograd.grad(fast, inputs), torch.autograd.grad(reference, inputs), strict=True
     ):
         torch.testing.assert_close(mine, theirs)
 

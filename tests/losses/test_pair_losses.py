@@ -90,9 +90,9 @@ def test_proxy_losses_equal_the_equation(loss: RecognitionLoss, slow) -> None:  
     x = vectors()
     fast, reference = value(loss, x), slow(x, loss.class_rows())
     torch.testing.assert_close(fast, reference)
-    wanted = [x, loss.class_rows()]
+    inputs = [x, loss.class_rows()]
     for mine, theirs in zip(
-        torch.autograd.grad(fast, wanted), torch.autograd.grad(reference, wanted), strict=True
+        torch.autograd.grad(fast, inputs), torch.autograd.grad(reference, inputs), strict=True
     ):
         torch.testing.assert_close(mine, theirs)
     assert loss.proxy_lr > 1
@@ -158,9 +158,9 @@ def test_negatives_are_of_another_class_and_drawn_by_weight() -> None:
         assert (labels[anchors] != labels[negatives]).all()
         seen[negatives[anchors == 0]] += 1
     d = 2 * torch.sin(angles / 2)
-    wanted = log_weights(d, dim=3)[2:].exp()
+    expected = log_weights(d, dim=3)[2:].exp()
     assert seen[5] == 0  # beyond the cut
-    torch.testing.assert_close(seen[2:5] / 3000, (wanted / wanted.sum())[:3], atol=0.04, rtol=0)
+    torch.testing.assert_close(seen[2:5] / 3000, (expected / expected.sum())[:3], atol=0.04, rtol=0)
 
 
 def test_margin_and_triplet_equal_the_equation_on_the_drawn_triplets() -> None:

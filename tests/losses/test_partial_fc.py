@@ -33,9 +33,9 @@ KINDS: dict[str, Callable[[], RecognitionLoss]] = {
 }
 
 
-def check_close(got: Tensor | None, wanted: Tensor | None) -> None:
+def check_close(got: Tensor | None, expected: Tensor | None) -> None:
     assert got is not None
-    torch.testing.assert_close(got, wanted, rtol=RTOL, atol=ATOL)
+    torch.testing.assert_close(got, expected, rtol=RTOL, atol=ATOL)
 
 
 def batch() -> tuple[Tensor, Tensor]:
@@ -204,13 +204,13 @@ def _two_processes(rank: int, folder: str) -> None:
     loss, value, gradient = in_parts("cosface", rate=0.4)
     assert loss.drawn is not None
     assert loss.drawn.index is not None
-    found = {
+    values = {
         "classes": loss.drawn.index + loss.held.first,
         "rows": loss.drawn.rows.grad,
         "value": value,
         "vectors": gradient,
     }
-    torch.save(found, f"{folder}/{rank}.pt")
+    torch.save(values, f"{folder}/{rank}.pt")
     dist.destroy_process_group()
 
 

@@ -59,8 +59,8 @@ def test_universal_value_equals_the_equation() -> None:
     f = vectors.detach().view(BATCH, SLICES, WIDTH)
     w = loss.class_rows().detach().view(CLASSES, SLICES, WIDTH)
     p = probabilities(f, w, confidence.detach(), labels)
-    wanted = -sum(torch.log(p[i, labels[i]]) for i in range(BATCH)) / BATCH
-    torch.testing.assert_close(value(loss, vectors, confidence, labels).detach(), wanted)
+    expected = -sum(torch.log(p[i, labels[i]]) for i in range(BATCH)) / BATCH
+    torch.testing.assert_close(value(loss, vectors, confidence, labels).detach(), expected)
 
 
 def test_universal_gradients_equal_the_corrected_formulas() -> None:
@@ -80,8 +80,8 @@ def test_universal_gradients_equal_the_corrected_formulas() -> None:
                 if j != y:
                     raw = raw + p[i, j] * w[j, k]
             raw = s[i, k] * raw / SLICES
-            wanted = raw - f[i, k] * torch.dot(f[i, k], raw)
-            torch.testing.assert_close(by_vector.view_as(f)[i, k], wanted)
+            expected = raw - f[i, k] * torch.dot(f[i, k], raw)
+            torch.testing.assert_close(by_vector.view_as(f)[i, k], expected)
             # ∂L/∂s_ik = (1/K) [Σ_j p_ij c_ijk − c_iyk]
             c = torch.stack([torch.dot(f[i, k], w[j, k]) for j in range(CLASSES)])
             torch.testing.assert_close(by_s[i, k], (torch.dot(p[i], c) - c[y]) / SLICES)
@@ -91,8 +91,8 @@ def test_universal_gradients_equal_the_corrected_formulas() -> None:
             raw = torch.zeros(WIDTH, dtype=torch.float64)
             for i in range(BATCH):
                 raw = raw + s[i, k] * (p[i, j] - float(labels[i] == j)) * f[i, k] / SLICES
-            wanted = raw - w[j, k] * torch.dot(w[j, k], raw)
-            torch.testing.assert_close(by_row.view_as(w)[j, k], wanted)
+            expected = raw - w[j, k] * torch.dot(w[j, k], raw)
+            torch.testing.assert_close(by_row.view_as(w)[j, k], expected)
 
 
 def test_universal_gradients_equal_central_differences() -> None:
@@ -112,8 +112,8 @@ def test_universal_one_slice_with_constant_confidence_equals_cosface() -> None:
     face.prepare(num_classes=CLASSES, dim=WIDTH)
     face.rows = loss.rows
     constant = torch.full((BATCH, 1), scale, dtype=torch.float64)
-    wanted = face(vectors=vectors, logits=face.logits(vectors), labels=labels)
-    torch.testing.assert_close(value(loss, vectors, constant, labels), wanted)
+    expected = face(vectors=vectors, logits=face.logits(vectors), labels=labels)
+    torch.testing.assert_close(value(loss, vectors, constant, labels), expected)
 
 
 def test_universal_scaled_confidences_scale_the_gradient_at_fixed_p() -> None:
@@ -129,8 +129,8 @@ def test_universal_scaled_confidences_scale_the_gradient_at_fixed_p() -> None:
 def test_universal_regulariser_equals_the_mean_square() -> None:
     loss, _, confidence, _ = drawn()
     s = confidence.detach()
-    wanted = 0.01 * sum(sum(x**2 for x in row) / SLICES for row in s.tolist()) / BATCH
-    assert float(loss.regulariser(confidence).detach()) == pytest.approx(wanted)
+    expected = 0.01 * sum(sum(x**2 for x in row) / SLICES for row in s.tolist()) / BATCH
+    assert float(loss.regulariser(confidence).detach()) == pytest.approx(expected)
 
 
 def test_universal_part_equals_the_loss_of_its_sub_embeddings_only() -> None:

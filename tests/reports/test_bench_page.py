@@ -89,8 +89,8 @@ def test_bench_page_marks_the_criterion_with_text_and_colour(tmp_path: Path) -> 
 def test_bench_checks_list_each_exception(tmp_path: Path) -> None:
     rows = [row(name) for name in SCORES]
     rows += [row("advbct"), row("advbct: p2s", group="ablation", p_1=0.99)]
-    found = {check.text: check for check in checks(summarise(rows), [])}
-    criterion, own, alone, ablation = found.values()
+    by_text = {check.text: check for check in checks(summarise(rows), [])}
+    criterion, own, alone, ablation = by_text.values()
     assert criterion.exceptions == (
         "l2, letters extended-class: 0.450, old self 0.500 (0 of 1 seeds)",
     )

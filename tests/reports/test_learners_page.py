@@ -47,12 +47,12 @@ def test_learners_page_shows_numbers_images_and_panels(tmp_path: Path) -> None:
     )
     text = path.read_text(encoding="utf-8")
     walk = check_page(text)
-    found = judge_learners(clean, count=COUNT)
-    for value in (*found.alone, *found.together, found.correlation):
+    judged = judge_learners(clean, count=COUNT)
+    for value in (*judged.alone, *judged.together, judged.correlation):
         assert fraction(float(value)) in walk.text
     assert len(walk.all("img")) > COUNT  # specialities
     titles = " ".join(walk.by_tag["h2"])
-    for wanted in (
+    for expected in (
         "Alone and together",
         "How sure it is of each sub-embedding",
         "Variance against damage",
@@ -60,7 +60,7 @@ def test_learners_page_shows_numbers_images_and_panels(tmp_path: Path) -> None:
         "Clean and damaged: blur",
         "Clean and damaged: occlusion",
     ):
-        assert wanted in titles
+        assert expected in titles
     assert "<i>0" not in text  # ids are only text
 
 

@@ -20,9 +20,9 @@ def parse(plot: str) -> ElementTree.Element:
 
 
 def group(root: ElementTree.Element, name: str) -> ElementTree.Element:
-    found = [e for e in root.iter(f"{SVG}g") if e.attrib.get("id") == name]
-    assert len(found) == 1, name
-    return found[0]
+    groups = [e for e in root.iter(f"{SVG}g") if e.attrib.get("id") == name]
+    assert len(groups) == 1, name
+    return groups[0]
 
 
 def markers(element: ElementTree.Element) -> list[tuple[float, float]]:

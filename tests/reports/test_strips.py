@@ -13,25 +13,25 @@ def test_first_results_exclude_the_query() -> None:
     rng = np.random.default_rng(0)
     gallery = rng.normal(size=(30, 5)).astype(np.float32)
     queries = gallery[[4, 9]] + rng.normal(0, 0.5, size=(2, 5)).astype(np.float32)
-    found = first_results(queries, gallery, own=np.array([4, 9]), top=6, metric="cosine")
+    results = first_results(queries, gallery, own=np.array([4, 9]), top=6, metric="cosine")
     unit = gallery / np.linalg.norm(gallery, axis=1, keepdims=True)
-    for query, own, rows in zip(queries, (4, 9), found, strict=True):
+    for query, own, rows in zip(queries, (4, 9), results, strict=True):
         ranking = [row for row in np.argsort(-(unit @ query)) if row != own]
         assert rows.tolist() == ranking[:6]
 
 
 def test_first_results_exclude_the_query_even_when_not_first() -> None:
     gallery = np.array([[1, 0], [1, 0.1], [1, 0.2], [-1, 0]], dtype=np.float32)
-    (found,) = first_results(
+    (results,) = first_results(
         gallery[:1], gallery, own=np.array([3]), top=2, metric="cosine"
     )  # the query is not where its old vector is
-    assert found.tolist() == [0, 1]
+    assert results.tolist() == [0, 1]
 
 
 def test_first_results_top_beyond_the_gallery_returns_all() -> None:
     gallery = np.eye(3, dtype=np.float32)
-    (found,) = first_results(gallery[:1], gallery, own=np.array([0]), top=10, metric="cosine")
-    assert sorted(found.tolist()) == [1, 2]
+    (results,) = first_results(gallery[:1], gallery, own=np.array([0]), top=10, metric="cosine")
+    assert sorted(results.tolist()) == [1, 2]
 
 
 def test_first_results_follow_the_metric() -> None:
