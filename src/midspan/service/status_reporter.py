@@ -156,7 +156,8 @@ class StatusReporter:
         if not report["old"] or report["started"] is None:
             return 0.0
         last = [entry.when for entry in self._service.gallery.audit_log(limit=1, what=WORK)]
-        return max(0.0, time.time() - max([report["started"], *last]))
+        began: float = report["started"]
+        return max(0.0, time.time() - max([began, *last]))
 
     def _payload_keys(self, gallery: Gallery) -> list[str]:
         at, keys = self._keys
