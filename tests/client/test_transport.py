@@ -192,9 +192,9 @@ def test_error_bodies_of_other_servers_raise_request_error(
 @pytest.mark.parametrize(
     ("body", "says"),
     [
-        (b"<html>", "no JSON"), (b"[]", "has list for GalleryInfo"),
+        (b"<html>", "no JSON"), (b"[]", "for GalleryInfo expected"),
         (b"{}", "has no 'location_kind'"),
-        (b'{"location_kind": 5}', "has int for GalleryInfo.location_kind, wanted str"),
+        (b'{"location_kind": 5}', "for GalleryInfo.location_kind expected str, got int"),
     ],
 )  # fmt: skip
 def test_malformed_answers_raise_format_error(

@@ -141,9 +141,9 @@ def test_tokens_from_file_and_environment(tmp_path: Path) -> None:
     [
         ('read = "short"', "16 or more"),
         ('read = "with a space in the middle"', "without spaces"),
-        ('owner = "xxxxxxxxxxxxxxxxxxxx"', "wanted read and admin"),
-        ("read = 5", "wants a token"),
-        ("", "holds no token"),
+        ('owner = "xxxxxxxxxxxxxxxxxxxx"', "expected read, admin or tenants"),
+        ("read = 5", "requires a token"),
+        ("", "expected tokens for read and admin"),
         (f'read = "{READ}"\nadmin = "{READ}"', "are the same"),
         ("read", "not valid TOML"),
     ],

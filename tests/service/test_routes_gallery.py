@@ -87,6 +87,13 @@ def test_first_metrics_know_the_age_of_an_index_that_lacks_vectors(
     assert values(client)[name] == 0
 
 
+def test_metrics_of_a_gallery_too_small_for_an_index_have_no_age(shared: TestClient) -> None:
+    time.sleep(0.05)
+    found = values(shared)
+    assert found['midspan_index_unindexed_rows{gallery="default",space="old"}'] == 60
+    assert found['midspan_index_age_seconds{gallery="default",space="old"}'] == 0
+
+
 def test_metrics_count_requests_items_and_queues(shared: TestClient) -> None:
     shared.post("/v1/search/item", json={"id": "kind0/0000"})
     shared.post("/v1/search/item", json={"id": "nobody"})

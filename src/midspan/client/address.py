@@ -18,7 +18,7 @@ def checked_url(url: str, *, with_token: bool, allow_http: bool) -> str:
     if parts.username is not None or parts.password is not None:
         raise ConfigError("the url of a service holds no name or password; give token=…")
     if parts.scheme not in ("http", "https") or not host or parts.query or parts.fragment:
-        raise ConfigError(f"url {url!r:.200}; wanted https://host, or http://127.0.0.1:8080")
+        raise ConfigError(f"expected url https://host or http://127.0.0.1:8080, got {url!r:.200}")
     if with_token and parts.scheme == "http" and not is_loopback(host) and not allow_http:
         raise ConfigError(
             f"{url} is not encrypted, so anyone on the way could read the token; use https://, or "

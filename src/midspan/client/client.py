@@ -526,7 +526,7 @@ class Client:
                         failed = 0
                         if heartbeats or event.name != "heartbeat":
                             yield event
-            except RuntimeError:  # of httpx: the client was closed in this moment
+            except RuntimeError:  # of httpx: the client was closed concurrently
                 if not self._transport.closed():
                     raise
                 return

@@ -40,7 +40,7 @@ def _read(kind: Any, raw: object, where: str) -> Any:
     if isinstance(kind, type) and isinstance(raw, kind) and (kind is bool) == (type(raw) is bool):
         return raw
     raise FormatError(
-        f"the service's answer has {type(raw).__name__} for {where}, wanted {_name(kind)}; "
+        f"the service's answer: for {where} expected {_name(kind)}, got {type(raw).__name__}; "
         "is this the address of a midspan service?"
     )
 

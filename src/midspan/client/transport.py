@@ -36,7 +36,7 @@ RETRY_STATUSES = frozenset({502, 503, 504})
 GALLERIES = "/v1/galleries"  # of the service, not of a gallery
 FIRST_WAIT = 0.1  # seconds; doubled from try to try
 LONGEST_BACK_OFF = 5.0
-# Errors that a service tells by the name of their class; the rest come as RequestError.
+# Errors that a service sends by the name of their class; the rest come as RequestError.
 ERROR_TYPES: dict[str, type[MidspanError]] = {
     kind.__name__: kind
     for kind in (
@@ -165,7 +165,7 @@ class Transport:
 
     @contextmanager
     def stream(self, call: Call, *, timeout: float) -> Iterator[Iterator[str]]:
-        """The lines of an answer that goes on; tried once."""
+        """The lines of an endless answer; tried once."""
         import httpx
 
         connection: Any = None
@@ -193,7 +193,7 @@ class Transport:
             return back_off(tries)
         if told > self.policy.longest_wait:
             return None
-        return told + back_off(tries)  # not all clients in the same moment
+        return told + back_off(tries)  # not all clients at once
 
     def _address(self, call: Call) -> str:
         if not call.path.startswith("/v1/") or call.path == GALLERIES:
@@ -229,7 +229,7 @@ class Transport:
     def told_error(
         self, kind: str, message: str, *, request_id: str, status: int | None = None
     ) -> MidspanError:
-        """An error that the service told, in an answer or as the end of a job."""
+        """An error that the service sent, in an answer or as the end of a job."""
         if kind not in ERROR_TYPES:
             return RequestError(message, status=status, kind=kind, request_id=request_id)
         error = ERROR_TYPES[kind](message)

@@ -91,7 +91,7 @@ class UpgradeVerbs:
         return self._step("resume", {"override": override})
 
     def retry(self) -> UpgradeStatus:
-        """Put items that were given up back on the work list."""
+        """Put items that failed back on the work list."""
         return self._step("retry", {})
 
     def gate(self) -> GateResult:
@@ -123,7 +123,7 @@ class UpgradeVerbs:
         return read(Flips, self._get("/v1/upgrade/flips", {"limit": str(limit)}))
 
     def failures(self, *, page: int = 100) -> Iterator[Failure]:
-        """Items that were given up, with reasons; asked for page by page."""
+        """Items that failed, with reasons; asked for page by page."""
         after: str | None = ""
         while after is not None:
             params = {"after": after, "limit": str(page)}

@@ -138,7 +138,7 @@ def _rule(route: Route, limits: Limits) -> Rule:
 
 
 def _hosts(settings: ServerSettings, tokens: Tokens) -> frozenset[str]:
-    """Where tokens are wanted a foreign page gets nowhere; where not, the name must be ours."""
+    """With tokens a foreign page gets nowhere; without, the name must be ours."""
     if settings.hosts:
         return frozenset({*settings.hosts, settings.host}) | LOCAL_NAMES
     return frozenset() if tokens else LOCAL_NAMES | {settings.host}

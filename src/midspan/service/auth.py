@@ -2,7 +2,7 @@
 
 The token file is TOML, readable by its owner only:
 
-    read = "…"                 # or a table of names, which the audit trail then shows
+    read = "…"                 # or a table of names, which the audit log then shows
     [admin]
     alice = "…"
     [tenants]                  # each reads and searches its own items alone
@@ -62,7 +62,7 @@ class Tokens:
     def caller(self, authorization: str | None) -> Caller:
         """By the header `Authorization: Bearer TOKEN`; every token is compared, in equal time."""
         if authorization is None:
-            raise Unauthorized("this service wants a token: Authorization: Bearer …")
+            raise Unauthorized("this service requires a token: Authorization: Bearer …")
         scheme, _, given = authorization.partition(" ")
         digest = _digest(given.strip())
         caller: Caller | None = None
@@ -93,13 +93,13 @@ def load_tokens(file: Path | None, environment: Mapping[str, str] | None = None)
         _check_private(file)
         for role, value in read_toml(file).items():
             if role not in tokens:
-                raise ConfigError(f"{file}: {role!r}; wanted read and admin, or tenants")
+                raise ConfigError(f"{file}: expected read, admin or tenants, got {role!r}")
             named = {role: value} if isinstance(value, str) else value
             if not isinstance(named, dict) or not all(isinstance(t, str) for t in named.values()):
-                raise ConfigError(f"{file}: {role} wants a token, or a table of name = token")
+                raise ConfigError(f"{file}: {role} requires a token, or a table of name = token")
             tokens[role] |= named
         if not any(tokens.values()):
-            raise ConfigError(f"{file}: holds no token; wanted read and admin")
+            raise ConfigError(f"{file}: expected tokens for read and admin, got none")
     for role, variable in ENVIRONMENT.items():
         if given := environment.get(variable):
             tokens[role][f"{role} (environment)"] = given

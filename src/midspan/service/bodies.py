@@ -23,7 +23,7 @@ async def read_json(request: Request, model: type[M], *, executor: BoundedExecut
     """An empty body is an empty object."""
     kind = request.headers.get("content-type", "application/json").partition(";")[0].strip()
     if kind.lower() != "application/json":
-        raise UnsupportedType(f"content type {kind!r:.80}; wanted application/json")
+        raise UnsupportedType(f"expected content type application/json, got {kind!r:.80}")
     raw = await request.body() or b"{}"
     if len(raw) <= INLINE:
         return checked(model, raw)
@@ -42,7 +42,8 @@ def words(error: ValidationError) -> str:
     lines = []
     for one in error.errors(include_url=False, include_input=False, include_context=False)[:5]:
         place = ".".join(str(part) for part in one["loc"])
-        lines.append(f"{place}: {one['msg']}" if place else str(one["msg"]))
+        message = str(one["msg"]).removeprefix("Value error, ")
+        lines.append(f"{place}: {message}" if place else message)
     return "; ".join(lines)[:1000]
 
 
@@ -80,10 +81,10 @@ async def _fields(form: FormData, *, image_bytes: int) -> Form:
     for name, value in form.multi_items():
         if isinstance(value, UploadFile):
             if name != "file":
-                raise InvalidRequest(f"a file called {name!r:.80}; wanted one called 'file'")
+                raise InvalidRequest(f"expected one file called 'file', got {name!r:.80}")
             image = await value.read(image_bytes + 1)
         elif name in fields:
-            raise InvalidRequest(f"the field {name!r:.80} stands twice")
+            raise InvalidRequest(f"the field {name!r:.80} is duplicated; give it once")
         else:
             fields[name] = value
     if image is not None and len(image) > image_bytes:

@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class BoundedExecutor:
-    """`waiting` calls may queue; the next one is told to come back later."""
+    """`waiting` calls may queue; the next one is refused with a time to try again."""
 
     def __init__(self, name: str, *, threads: int, waiting: int) -> None:
         self.name = name
@@ -26,7 +26,7 @@ class BoundedExecutor:
         return await asyncio.shield(self.begin(work, *args, **kwargs))
 
     def begin(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
-        """Started work goes on if the client leaves: what was begun is finished."""
+        """Started work is finished even if the client leaves."""
         if self.depth >= self._most:
             raise Overloaded(f"{self._most} requests for {self.name} are waiting; try again")
         self.depth += 1

@@ -109,7 +109,7 @@ def service_of(request: Request) -> SearchService:
 
 
 def gallery_of(request: Request) -> Gallery:
-    """The gallery, with the caller's name for the audit trail."""
+    """The gallery, with the caller's name for the audit log."""
     address = request.client.host if request.client is not None else "nowhere"
     return service_of(request).acting_as(
         request.state.caller, address=address, request_id=str(request.state.request_id)

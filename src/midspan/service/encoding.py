@@ -112,9 +112,9 @@ class Encoders:
         for fingerprint in query_spaces(state):
             if (found := self._by_space.get(fingerprint)) is not None:
                 return found
-        wanted = " or ".join(str(state.spaces[name]) for name in query_spaces(state))
+        names = " or ".join(str(state.spaces[name]) for name in query_spaces(state))
         raise NotPossible(
-            f"this service has no encoder for {wanted}, so it cannot embed images; start it with "
+            f"this service has no encoder for {names}, so it cannot embed images; start it with "
             "`encoder` (or `new_encoder` for the target of an upgrade), or search by "
             "vector or item"
         )

@@ -102,7 +102,7 @@ def status_of(error: known.MidspanError) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """A known error as it is told to a client, now or later."""
+    """A known error as a client gets it, now or later."""
 
     status: int
     detail: ErrorDetail

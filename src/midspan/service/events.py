@@ -1,7 +1,7 @@
-"""Server-sent events: what the gallery says changed, told to everyone who listens.
+"""Server-sent events: what the gallery says changed, for everyone who listens.
 
 One look at the gallery's change counter serves all; numbers are read only when it moved. So what
-other processes do (a backfill on the command line) is told as well. What is done here is told at
+other processes do (a backfill on the command line) is sent as well. What is done here is sent at
 once: a phase may be over before the next look.
 """
 

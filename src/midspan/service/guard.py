@@ -109,7 +109,7 @@ class Guard:
         return None
 
     def check_host(self, headers: Mapping[str, str]) -> None:
-        """A page of another site that points its name at this machine is told apart by it."""
+        """A page of another site that points its name at this machine is recognised by it."""
         name = headers.get("host", "").lower()
         if self._hosts and name != self._last_host:
             if re.sub(r":\d+$", "", name) not in self._hosts:

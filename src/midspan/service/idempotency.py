@@ -1,7 +1,7 @@
 """`Idempotency-Key`: a write that is sent again gets the answer of the first time.
 
 Answers are kept in memory, the last 10,000 of them. After a restart they are gone; what then still
-holds is told in docs/service.md.
+holds is in docs/service.md.
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ class Jobs:
         return job
 
     def keep(self, job: JobRun) -> None:
-        """Somebody is told its id: put it on record."""
+        """Its id is handed out: put it on record."""
         with self._lock:
             if job.kept:
                 return

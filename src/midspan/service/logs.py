@@ -53,7 +53,7 @@ def set_up(level: int = logging.INFO) -> Callable[[], None]:
         logger.setLevel(level)
     logging.getLogger("uvicorn.access").disabled = True
     for name in ("logThreads", "logProcesses", "logMultiprocessing"):
-        setattr(logging, name, False)  # half of the time of a line, for what no line tells
+        setattr(logging, name, False)  # half of the time of a line, for fields that no line has
     handler.start()
     return handler.stop
 

@@ -62,7 +62,7 @@ class Metrics:
             "midspan_backfill_pending", "Items to embed", ["gallery"], registry=registry
         )
         self.failed = Gauge(
-            "midspan_backfill_failed", "Items given up", ["gallery"], registry=registry
+            "midspan_backfill_failed", "Items that failed", ["gallery"], registry=registry
         )
         self.rate = Gauge("midspan_backfill_rate", "Items a second", ["gallery"], registry=registry)
         self.gate = Gauge(

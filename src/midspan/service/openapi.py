@@ -170,7 +170,7 @@ def _responses(route: Route, *, query: bool) -> dict[str, Any]:
 
 
 def _errors(route: Route, *, query: bool) -> list[str]:
-    """The statuses that this route can answer with, beside its own."""
+    """The statuses that this route can answer with, besides its own."""
     statuses = {"400", "403"}
     if route.role != "open":
         statuses |= {"401", "503"}

@@ -2,7 +2,7 @@
 
 The queries are those of the set-up, or the sample of items that the start of the upgrade kept, or
 else (an upgrade without one) some items that the new encoder embeds now. Each measurement is a line
-in the gallery's trail, so the curve and the flips survive a restart.
+in the audit log, so the curve and the flips survive a restart.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from midspan.upgrade.steps import open_record
 SAMPLE = 200  # queries from the gallery itself
 SMALLEST = 2
 SHOWN = 5  # results kept for a flip
-KEPT = 16_000  # characters of ids, of the worst flips, that the trail keeps of a measurement
-TRAIL = 20_000  # lines of the trail that are looked through for points
+KEPT = 16_000  # characters of ids, of the worst flips, that the audit log keeps of a measurement
+AUDIT_LINES = 20_000  # lines of the audit log that are read for points
 WHAT = "upgrade quality"
 
 
@@ -158,11 +158,11 @@ class Quality:
         return self._known_curve(Record.of(self._service.gallery.state)).flips
 
     def _known_curve(self, record: Record | None) -> _Curve:
-        """Read from the trail once for each upgrade, then kept."""
+        """Read from the audit log once for each upgrade, then kept."""
         if self._curve is None or (record is not None and record.started != self._curve.started):
             curve = _Curve(started=None if record is None else record.started)
             lines = []
-            for entry in self._service.gallery.audit_log(limit=TRAIL):  # newest first
+            for entry in self._service.gallery.audit_log(limit=AUDIT_LINES):  # newest first
                 if entry.what == "upgrade start":
                     break
                 if entry.what == WHAT:
@@ -201,7 +201,7 @@ class Quality:
         new = embed_all(embed, items, space=space).vectors if items else old[:0]
         if len(new) < SMALLEST:
             raise EvaluationError(
-                f"{len(new)} of {len(items)} sampled items could be embedded anew; the gate needs "
+                f"{len(new)} of {len(items)} sampled items could be embedded again; the gate needs "
                 "queries: give shadow_old and shadow_new"
             )
         old, new = old.paired_with(new)
@@ -216,7 +216,7 @@ def _right(measured: Measured, row: int) -> tuple[str, ...]:
 
 
 def _worst(flips: Sequence[Flipped]) -> Iterator[Flipped]:
-    """The first of them, as many as the trail keeps."""
+    """The first of them, as many as the audit log keeps."""
     size = 0
     for one in flips:
         size += sum(map(len, (one.query_id, *one.before, *one.after, *one.right)))

@@ -50,7 +50,7 @@ class Route:
     handler: Handler
     gives: Any  # a class of midspan.wire, a tuple of them, or a content type
     takes: type[BaseModel] | None = None  # JSON
-    form: type[BaseModel] | None = None  # fields beside the file of a multipart form
+    form: type[BaseModel] | None = None  # fields besides the file of a multipart form
     job: bool = False  # may answer 202 with a job
 
     @property

@@ -1,4 +1,4 @@
-"""The gallery as a whole, its audit trail, events, health and metrics; and the page."""
+"""The gallery as a whole, its audit log, events, health and metrics; and the page."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ async def start(request: Request) -> Response:
 
 
 async def run(request: Request) -> Response:
-    """The backfill, in this server; it goes on after a restart."""
+    """The backfill, in this server; it continues after a restart."""
     context, service = context_of(request), service_of(request)
     body = await read_json(request, UpgradeRun, executor=service.admin)
     gallery = gallery_of(request)
@@ -155,13 +155,13 @@ async def resume(request: Request) -> Response:
 
 
 async def retry(request: Request) -> Response:
-    """Items that were given up are put back on the work list."""
+    """Items that failed are put back on the work list."""
     await read_json(request, Empty, executor=service_of(request).admin)
     gallery = gallery_of(request)
 
     def step(job: JobRun) -> None:
         if gallery.state.target is None:
-            raise NotPossible("nothing is to be embedded, so nothing was given up")
+            raise NotPossible("no item waits, so none has failed")
         Upgrade(gallery).retry()
 
     return await _stepped(request, "retry", step, quick=True)
@@ -249,7 +249,7 @@ async def failures(
     after: Annotated[str, Query(max_length=512)] = "",
     limit: Limit = 100,
 ) -> Response:
-    """Items that were given up, with reasons."""
+    """Items that failed, with reasons."""
     service = service_of(request)
     failures = await service.reading.run(service.gallery.work.failures, after=after, limit=limit)
     following = failures[-1].id if len(failures) == limit else None

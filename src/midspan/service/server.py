@@ -30,7 +30,7 @@ SWITCH = 0.0005  # seconds (Python: 0.005) that a search may keep the event loop
 
 
 class _Server(uvicorn.Server):
-    """Event streams never end by themselves: they are told when the server is."""
+    """Event streams never end by themselves: they end when the server does."""
 
     def __init__(self, config: uvicorn.Config, contexts: Iterable[Context]) -> None:
         super().__init__(config)

@@ -54,7 +54,7 @@ class GallerySettings:
 
     name: as in /v1/galleries/NAME.
     images: folders whose files may be shown as thumbnails and read by the backfill.
-    uploads: folder of images that clients put; default beside an embedded gallery.
+    uploads: folder of images that clients put; default next to an embedded gallery.
     new_vectors: vectors of the new encoder by item id, if it runs elsewhere.
     shadow_old, shadow_new: queries for the gate; default a sample of the gallery's own items.
     old_space, new_space: names of the spaces of such files, where they do not hold them.
@@ -108,12 +108,12 @@ class ServerSettings:
     host: str = "127.0.0.1"
     port: int = 8080
     tokens: Path | None = None
-    hosts: tuple[str, ...] = ()  # names it is reached by, beside its address
+    hosts: tuple[str, ...] = ()  # names it is reached by, besides its address
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
         if not 0 <= self.port < 65536:
-            raise ConfigError(f"port {self.port}; wanted 0 to 65535")
+            raise ConfigError(f"expected port 0 to 65535, got {self.port}")
 
     @property
     def loopback(self) -> bool:

@@ -15,7 +15,7 @@ from midspan.service.upgrade_worker import UpgradeWorker
 from midspan.upgrade import ORDERS, Record
 from midspan.upgrade.status import status
 
-GATES = 20  # verdicts that are told
+GATES = 20  # verdicts that are shown
 WORK = "upgrade run"  # a worker's report of what it has written
 LOST, LOSSES = "upgrade worker lost", 1000  # lines of the audit log that are counted
 USUAL = "uncertainty"  # as in UpgradeSettings
@@ -147,7 +147,9 @@ class StatusReporter:
         indexes = self._service.gallery.index_status() if indexes is None else indexes
         since = self._unindexed_since
         self._unindexed_since = {
-            space: since.get(space, now) for space, index in indexes.items() if index.unindexed
+            space: since.get(space, now)
+            for space, index in indexes.items()
+            if index.unindexed and index.kind != "flat"  # which has no index to be behind
         }
         return {space: now - self._unindexed_since.get(space, now) for space in indexes}
 

@@ -1,4 +1,4 @@
-"""OpenTelemetry: one span for each request, where the extra `otel` is installed and told where to.
+"""OpenTelemetry: a span for each request, where the extra `otel` has an endpoint.
 
 The environment variables are OpenTelemetry's own: OTEL_EXPORTER_OTLP_ENDPOINT says where spans go,
 OTEL_SERVICE_NAME how the service is called (default midspan).

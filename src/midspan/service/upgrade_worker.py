@@ -1,8 +1,8 @@
-"""The service's own worker: it goes on with whatever the gallery says is to be done.
+"""The service's own worker: it continues whatever the gallery says is to be done.
 
-Nothing of it lives in memory only. That the backfill is wanted is a line in the gallery's trail
+Nothing of it lives in memory only. That the backfill is requested is a line in the audit log
 ("service run"), and so is each bit of progress; a mapping or a `forget` that was interrupted shows
-in the phase. So a server that was killed looks at the gallery and goes on.
+in the phase. So a server that was killed looks at the gallery and continues.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from midspan.upgrade.finish import forget
 START = "service start"  # what was asked for, in case it is interrupted
 RUN = "service run"  # the request, with its rate
 SERVICE = "service@"  # what the name of a service's worker begins with
-TRAIL = 20_000  # lines that are looked through for the request
+AUDIT_LINES = 20_000  # lines that are looked through for the request
 LOOK = 1.0  # seconds between looks at the gallery
 SLOWEST = 60.0  # seconds between tries after an error
 POINTS = 25  # measurements along a backfill
@@ -87,11 +87,14 @@ class UpgradeWorker:
         self.wake()
 
     def run_request(self) -> RunRequest | None:
-        """Read from the trail once for each upgrade, then kept."""
+        """Read from the audit log once for each upgrade, then kept."""
         record = Record.of(self._service.gallery.state)
         started = None if record is None else record.started
         if self._request is None or self._request[0] != started:
-            self._request = (started, run_request(self._service.gallery.audit_log(limit=TRAIL)))
+            self._request = (
+                started,
+                run_request(self._service.gallery.audit_log(limit=AUDIT_LINES)),
+            )
         return self._request[1]
 
     # ---- the thread
@@ -104,7 +107,7 @@ class UpgradeWorker:
             if self._stop.is_set():
                 return
             try:
-                self._go_on()
+                self._continue()
                 self.error, pause = None, LOOK
             except _Stopping:
                 return
@@ -123,7 +126,7 @@ class UpgradeWorker:
             logs.event("upgrade worker", level=30, error=message)
         self.error = message
 
-    def _go_on(self) -> None:
+    def _continue(self) -> None:
         state = self._service.gallery.state
         record = Record.of(state)
         if record is not None and (record.phase in ("mapping", "forgetting") or _due(record)):
@@ -145,7 +148,9 @@ class UpgradeWorker:
             forget(gallery)
             return
         self.doing = "mapping"
-        asked = next((e.details for e in gallery.audit_log(limit=TRAIL) if e.what == START), {})
+        asked = next(
+            (e.details for e in gallery.audit_log(limit=AUDIT_LINES) if e.what == START), {}
+        )
         Upgrade.start(
             gallery,
             to=gallery.state.spaces[record.new],
@@ -230,10 +235,10 @@ def _due(record: Record) -> bool:
     )
 
 
-def run_request(trail: Sequence[AuditEvent]) -> RunRequest | None:
-    """Whether this upgrade's backfill was asked for; the trail comes newest first."""
+def run_request(entries: Sequence[AuditEvent]) -> RunRequest | None:
+    """Whether this upgrade's backfill was asked for, which comes newest first."""
     working = False
-    for entry in trail:
+    for entry in entries:
         if entry.what == RUN:
             return RunRequest(max_rate=entry.details.get("max_rate"))
         if entry.what == "upgrade run" and entry.who.startswith(SERVICE):
