@@ -40,9 +40,9 @@ def print_status(status: Status, *, as_json: bool) -> None:
             spent = f"p50 {times.p50_ms:,.1f} ms, p99 {times.p99_ms:,.1f} ms"
             rows.append([name, f"{times.searches:,}, {spent}"])
     if (seen := status.compared) is not None:
-        found = f"{percent(seen.overlap)} % of the hits"
+        shared = f"{percent(seen.overlap)} % of the hits"
         first = f"another first hit for {percent(seen.first_changed)} %"
-        rows.append(["compared in the background", f"{seen.queries:,}: {found}, {first}"])
+        rows.append(["compared in the background", f"{seen.queries:,}: {shared}, {first}"])
         spent = f"p50 {seen.p50_ms:,.1f} ms, p99 {seen.p99_ms:,.1f} ms"
         rows.append(
             ["", f"{spent} the new way" + f"; {seen.dropped:,} left out" * bool(seen.dropped)]

@@ -215,16 +215,16 @@ def matches(filter: Filter, payload: Payload) -> bool:
         return any(matches(part, payload) for part in filter.parts)
     if isinstance(filter, Not):
         return not matches(filter.part, payload)
-    found = _follow(payload, filter.path)
-    if found is _MISSING:
+    actual = _follow(payload, filter.path)
+    if actual is _MISSING:
         return False
     if isinstance(filter, Exists):
         return True
     if isinstance(filter, Eq):
-        return _equal(found, filter.value)
+        return _equal(actual, filter.value)
     if isinstance(filter, In):
-        return any(_equal(found, value) for value in filter.values)
-    return all(_compare(found, operator, bound) for operator, bound in filter.bounds)
+        return any(_equal(actual, value) for value in filter.values)
+    return all(_compare(actual, operator, bound) for operator, bound in filter.bounds)
 
 
 def _follow(payload: Any, path: Path | str) -> object:

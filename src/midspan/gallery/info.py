@@ -131,10 +131,10 @@ class Verification:
         return not self.problems
 
     def __repr__(self) -> str:
-        found = (
+        verdict = (
             "all is well" if self.ok else f"{len(self.problems)} problems: {self.problems[0]:.80}"
         )
-        return f"Verification({self.items:,} items in {len(self.spaces)} spaces; {found})"
+        return f"Verification({self.items:,} items in {len(self.spaces)} spaces; {verdict})"
 
     def _repr_html_(self) -> str:
         rows = [

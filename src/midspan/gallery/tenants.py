@@ -120,8 +120,8 @@ class Tenant:
 
     def vectors(self, ids: Sequence[str], *, space: str) -> Embeddings:
         """Of those that have a vector in the space, in the order asked for."""
-        found = self._gallery.vectors(self._keys(ids), space=space)
-        return _renamed(found, [self._id(id) for id in found.ids.tolist()])
+        vectors = self._gallery.vectors(self._keys(ids), space=space)
+        return _renamed(vectors, [self._id(id) for id in vectors.ids.tolist()])
 
     def search(
         self,

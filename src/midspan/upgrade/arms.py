@@ -153,8 +153,8 @@ def _total(gallery: Gallery, unwritten: Counter[str] | None) -> Counter[str]:
 def arm_times(gallery: Gallery, *, unwritten: Counter[str] | None = None) -> dict[str, ArmTimes]:
     """Of the searches since this upgrade began; empty if nobody counts."""
     total = _total(gallery, unwritten)
-    found = {arm: _times(total, arm) for arm in ARMS}
-    return {arm: times for arm, times in found.items() if times is not None}
+    all_times = {arm: _times(total, arm) for arm in ARMS}
+    return {arm: times for arm, times in all_times.items() if times is not None}
 
 
 def _bucket(arm: str, seconds: float) -> str:

@@ -354,8 +354,8 @@ def apply(
     tables, link = catalogue.tables, link_table(catalogue.tables)
 
     def write(connection: Connection) -> Reconciled:
-        found = _differences(connection, catalogue, drafts, digests)
-        if moved := [*found.fresh, *found.replaced]:
+        changes = _differences(connection, catalogue, drafts, digests)
+        if moved := [*changes.fresh, *changes.replaced]:
             sequence = catalogue.advance(connection)
             rows = _rewrite(connection, catalogue, [drafts[key] for key in moved], sequence)
             connection.execute(delete(link).where(items.one_of(tables, link.c.key, moved)))
@@ -372,17 +372,17 @@ def apply(
                 old = [rows[key] for key in moved if usable[places[key]]]
                 items.insert_stored(connection, tables, binding.number, old)
             _list_work(connection, catalogue, list(rows.values()))
-        if found.annotated:
+        if changes.annotated:
             sequence = catalogue.advance(connection)
             items.set_payloads(
-                connection, tables, found.annotated, now=time.time(), sequence=sequence
+                connection, tables, changes.annotated, now=time.time(), sequence=sequence
             )
-            outbox.add(connection, tables, "payload", found.annotated)
+            outbox.add(connection, tables, "payload", changes.annotated)
         if seen is not None:
             connection.execute(
                 update(link).where(items.one_of(tables, link.c.key, list(drafts))).values(seen=seen)
             )
-        return Reconciled(len(found.fresh), len(found.replaced), len(found.annotated), 0)
+        return Reconciled(len(changes.fresh), len(changes.replaced), len(changes.annotated), 0)
 
     moment = _moment()
     if seen is None:

@@ -213,8 +213,8 @@ def list_all(
 def is_long(connection: Connection, tables: Tables) -> bool:
     """Whether listing every item would keep other writers waiting."""
     row = tables.items.c.row
-    found = connection.execute(select(row).order_by(row).offset(PORTION).limit(1))
-    return found.first() is not None
+    beyond = connection.execute(select(row).order_by(row).offset(PORTION).limit(1))
+    return beyond.first() is not None
 
 
 def list_portion(

@@ -261,8 +261,8 @@ class FilterCache:
         items = self._tables.items
         if before is None:
             statement = select(items.c.row).where(condition).order_by(items.c.row)
-            found = _run(connection, statement)
-            return np.fromiter((row for (row,) in found), dtype=np.int64)
+            selected = _run(connection, statement)
+            return np.fromiter((row for (row,) in selected), dtype=np.int64)
         statement = select(items.c.row, condition).where(items.c.sequence > before.items_sequence)
         changed = np.array(_run(connection, statement).fetchall(), dtype=np.int64).reshape(-1, 2)
         rows = _without(before.rows, changed[:, 0])
