@@ -247,3 +247,4 @@ def test_doctor_lists_every_extra() -> None:
     known = {extra for _, _, extra, _ in doctor.LIBRARIES if extra}
     development = {"all", "dev", "docs", "demo", "test"}
     assert known == set(extras) - development
+    assert all(doctor._library(*entry)["extra"] == entry[2] for entry in doctor.LIBRARIES)

@@ -61,8 +61,11 @@ def doctor(as_json: bool = JSON_OPTION) -> None:
         return
     for name, answer in _servers().items():
         devices[f"{name} server"] = answer
-    rows = [[x["name"], x["version"] or "–", x["state"], x["required_for"]] for x in libraries]
-    print_table("libraries", ["library", "version", "state", "required for"], rows)
+    rows = [
+        [x["name"], x["version"] or "–", x["extra"] or "–", x["state"], x["required_for"]]
+        for x in libraries
+    ]
+    print_table("libraries", ["library", "version", "extra", "state", "required for"], rows)
     print_table("this machine", ["", ""], [[key, str(value)] for key, value in devices.items()])
     print(f"cache: {cache_dir()}")
 
@@ -75,6 +78,7 @@ def _library(name: str, module: str, extra: str, required_for: str) -> dict[str,
         return {
             "name": name,
             "version": None,
+            "extra": extra,
             "state": f"missing: {how}",
             "required_for": required_for,
         }
@@ -84,7 +88,13 @@ def _library(name: str, module: str, extra: str, required_for: str) -> dict[str,
             importlib.import_module(module)
         except Exception as error:  # a foreign library may raise anything while it loads
             state = f"installed, does not load: {error}".splitlines()[0]
-    return {"name": name, "version": version, "state": state, "required_for": required_for}
+    return {
+        "name": name,
+        "version": version,
+        "extra": extra,
+        "state": state,
+        "required_for": required_for,
+    }
 
 
 def _servers() -> dict[str, str]:
