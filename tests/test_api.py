@@ -99,6 +99,33 @@ def test_example_of_every_loss_and_method_runs(
         assert result.failed == 0, capsys.readouterr().out
 
 
+# Modules whose exported functions and classes explain themselves with an example. Not here: the
+# values that a function of the module returns, which say so, and protocols for your own class.
+EXPLAINED = {
+    "bridges": {"Comparison", "Selection"},
+    "data": {"ImageSource", "Skipped"},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", EXPLAINED)
+def test_examples_of_a_module_run_and_arguments_are_explained(
+    module: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    loaded = getattr(ms, module)
+    for name in loaded.__all__:
+        value = getattr(loaded, name)
+        if not (inspect.isclass(value) or inspect.isfunction(value)):
+            continue
+        result = run_examples(value, name)
+        assert result.failed == 0, capsys.readouterr().out
+        assert result.attempted > 0 or name in EXPLAINED[module], f"{name} has no example"
+        if inspect.isfunction(value):
+            text = inspect.getdoc(value) or ""
+            arguments = inspect.signature(value).parameters
+            assert [one for one in arguments if f"    {one}: " not in text] == [], name
+
+
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_example_of_a_public_name_runs(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     result = run_examples(getattr(ms, name), name)

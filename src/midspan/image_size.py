@@ -13,7 +13,13 @@ Channels = Literal[1, 3]
 
 @dataclass(frozen=True, slots=True)
 class ImageSize:
-    """`squash` resizes to the exact box; `crop` keeps the aspect and cuts the longer side."""
+    """`squash` resizes to the exact box; `crop` keeps the aspect and cuts the longer side.
+
+    Example:
+        >>> import midspan as ms
+        >>> ms.data.digits().load([0, 1], ms.data.ImageSize(16, 16, 1)).shape
+        (2, 16, 16, 1)
+    """
 
     height: int
     width: int

@@ -129,6 +129,17 @@ class Bridge(ABC):
     A bridge writes `__init__` (keyword-only settings, kept under their own names), `_fit`, which
     sets names that end in `_` (arrays, plain values or further bridges: these are what is saved),
     and `_map` on float32 rows. Everything else is here.
+
+    Example:
+        >>> import numpy as np
+        >>> import midspan as ms
+        >>> rng = np.random.default_rng(0)
+        >>> ids = np.arange(300).astype(str)
+        >>> old = ms.Embeddings(ids, rng.normal(size=(300, 4)), ms.Space("old", 4))
+        >>> new = ms.Embeddings(ids, old.vectors @ rng.normal(size=(4, 6)), ms.Space("new", 6))
+        >>> bridge = ms.fit_bridge(old, new)
+        >>> isinstance(bridge, ms.bridges.Bridge), bridge.source.name, bridge.target.name
+        (True, 'old', 'new')
     """
 
     name: ClassVar[str]  # its key in BRIDGES

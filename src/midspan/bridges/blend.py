@@ -29,6 +29,17 @@ class Blend(Bridge):
     Each member is a name from BRIDGES with its settings. The default three (ours) were chosen by
     cross-validation on the fit classes of benchmarks/bridges.py: a ridge shrinks what it does not
     know, a rotation does not, a kernel bends; each errs elsewhere.
+
+    Example:
+        >>> import numpy as np
+        >>> import midspan as ms
+        >>> rng = np.random.default_rng(0)
+        >>> ids = np.arange(300).astype(str)
+        >>> old = ms.Embeddings(ids, rng.normal(size=(300, 4)), ms.Space("old", 4))
+        >>> new = ms.Embeddings(ids, old.vectors @ rng.normal(size=(4, 6)), ms.Space("new", 6))
+        >>> bridge = ms.bridges.Blend().fit(old, new)
+        >>> bridge.transform(old[:3]).space.name
+        'new'
     """
 
     name = "blend"

@@ -33,6 +33,14 @@ class ScoreMap:
     pairs of scores of the same two items: the *expected* score after the change, which is drawn to
     the mean, so that uncertain scores fall behind certain ones.
     Beyond the scores that were seen the map continues with slope 1.
+
+    Example:
+        >>> import numpy as np
+        >>> import midspan as ms
+        >>> before = np.linspace(0, 1, 200)
+        >>> scores = ms.bridges.ScoreMap().fit(before, 2 * before + 1)
+        >>> np.round(scores(np.array([0.5])), 2)
+        array([2.])
     """
 
     def __init__(
@@ -148,6 +156,32 @@ def calibrate(
 
     Give pairs that the bridge was **not** fitted on: on its own pairs it looks better than it is.
     Every held-out item asks every other one, at most 2,000 of them.
+
+    Args:
+        bridge: A fitted map from the space of `source` to that of `target`.
+        source: Old vectors of items that the bridge was not fitted on.
+        target: New vectors of the same items.
+        method: "quantile" matches the distributions, "isotonic" the expected score.
+        knots: Points of the piecewise linear map.
+        seed: Of the items drawn.
+
+    Returns:
+        The map of scores; call it with an array, or use `.inverse`.
+
+    Raises:
+        EvaluationError: Too few scores, or scores that are all the same.
+
+    Example:
+        >>> import numpy as np
+        >>> import midspan as ms
+        >>> rng = np.random.default_rng(0)
+        >>> ids = np.arange(300).astype(str)
+        >>> old = ms.Embeddings(ids, rng.normal(size=(300, 4)), ms.Space("old", 4))
+        >>> new = ms.Embeddings(ids, old.vectors @ rng.normal(size=(4, 6)), ms.Space("new", 6))
+        >>> bridge = ms.fit_bridge(old[:200], new[:200])
+        >>> scores = ms.bridges.calibrate(bridge, old[200:], new[200:])
+        >>> scores(np.array([0.9, 0.1])).shape
+        (2,)
     """
     held = Pairs.of(source, target)
     metric = bridge.target.metric
@@ -187,6 +221,26 @@ def keep_false_accept_rate(
 
     Impostor scores are those between items of different classes. With k = ⌊rate·n⌋ allowed, the
     threshold is the (k+1)-th largest score after the change, and a match must be above it.
+
+    Args:
+        threshold: Today's threshold.
+        impostors_today: Scores between items of different classes, as they are today.
+        impostors_after: Scores of such pairs after the change.
+
+    Returns:
+        The threshold, with the rates that were measured.
+
+    Raises:
+        EvaluationError: There are no scores, or some are NaN or infinite.
+
+    Example:
+        >>> import numpy as np
+        >>> import midspan as ms
+        >>> today = np.linspace(0, 1, 1001)
+        >>> kept = ms.bridges.keep_false_accept_rate(
+        ...     threshold=0.9, impostors_today=today, impostors_after=today / 2)
+        >>> round(kept.value, 3)
+        0.45
     """
     today = np.asarray(impostors_today, dtype=np.float64).ravel()
     after = np.asarray(impostors_after, dtype=np.float64).ravel()

@@ -47,7 +47,11 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """How much of the true new vectors' retrieval each bridge keeps, on held-out pairs."""
+    """How much of the true new vectors' retrieval each bridge keeps, on held-out pairs.
+
+    Example:
+        See `compare_bridges`, which returns one.
+    """
 
     metric: str  # "mAP by class" or "MRR of the own item"
     true_score: float  # new queries on the true new gallery
@@ -136,6 +140,35 @@ def compare_bridges(
     for a query and more of the others: a wrong item above a right one in a fold of n others counts
     as N / n of them. That is exact in expectation for further items of the same kind, but a right
     item that no wrong one has beaten yet stays unbeaten: the estimate is still somewhat high.
+
+    Args:
+        source: Vectors in the space to map from.
+        target: Vectors of the same items in the space to map to.
+        candidates: Names from `BRIDGES`, or mappings of name and settings.
+        metric: "map" or "mrr"; by default "map" if there are labels.
+        folds: Parts of the cross-validation.
+        gallery_size: Items to estimate the retention for.
+        draws: Of the bootstrap.
+        seed: Of folds and draws.
+        progress: Whether to report each fold.
+
+    Returns:
+        One row for each candidate; `.to_json()`, and a table in a notebook.
+
+    Raises:
+        EvaluationError: Too few pairs to hold any out, or a metric that needs labels.
+        ConfigError: There is no such bridge or setting.
+
+    Example:
+        >>> import numpy as np
+        >>> import midspan as ms
+        >>> rng = np.random.default_rng(0)
+        >>> ids = np.arange(300).astype(str)
+        >>> old = ms.Embeddings(ids, rng.normal(size=(300, 4)), ms.Space("old", 4))
+        >>> new = ms.Embeddings(ids, old.vectors @ rng.normal(size=(4, 6)), ms.Space("new", 6))
+        >>> compared = ms.bridges.compare_bridges(old, new, candidates=["procrustes", "ridge"])
+        >>> [row.name for row in compared.rows]
+        ['none', 'procrustes', 'ridge']
     """
     if gallery_size is not None and gallery_size < 1:
         raise EvaluationError(f"gallery_size = {gallery_size}; expected 1 or more")

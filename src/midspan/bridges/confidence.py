@@ -25,6 +25,17 @@ class Confidence:
     `quality_` is the rank correlation of predicted and true error, itself out of fold: near 0
     the order is no better than random. Bridges of kind fct bring a head of their own
     (`FCT.log_variance`).
+
+    Example:
+        >>> import numpy as np
+        >>> import midspan as ms
+        >>> rng = np.random.default_rng(0)
+        >>> ids = np.arange(300).astype(str)
+        >>> old = ms.Embeddings(ids, rng.normal(size=(300, 4)), ms.Space("old", 4))
+        >>> new = ms.Embeddings(ids, old.vectors @ rng.normal(size=(4, 6)), ms.Space("new", 6))
+        >>> confidence = ms.bridges.Confidence().fit(ms.bridges.Ridge().fit(old, new), old, new)
+        >>> confidence.predict(old[:3]).shape  # the expected error of each mapped vector
+        (3,)
     """
 
     def __init__(

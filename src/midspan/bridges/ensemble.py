@@ -27,6 +27,19 @@ class GalleryEnsemble:
     independently, the mapped vectors normalised, then averaged (joint training, learned weights
     and concatenation did worse there). `bridge` names the kind from BRIDGES with its settings;
     the paper uses rbt, ridge is our default.
+
+    Example:
+        >>> import numpy as np
+        >>> import midspan as ms
+        >>> rng = np.random.default_rng(0)
+        >>> ids = np.arange(300).astype(str)
+        >>> old = ms.Embeddings(ids, rng.normal(size=(300, 4)), ms.Space("old", 4))
+        >>> new = ms.Embeddings(ids, old.vectors @ rng.normal(size=(4, 6)), ms.Space("new", 6))
+        >>> other = ms.Embeddings(ids, old.vectors @ rng.normal(size=(4, 5)), ms.Space("other", 5))
+        >>> ensemble = ms.bridges.GalleryEnsemble().fit([new, other], query=old)
+        >>> mapped = ensemble.transform([new, other])
+        >>> mapped.space.name, "uncertainty" in mapped.columns
+        ('old', True)
     """
 
     def __init__(self, *, bridge: dict[str, Any] | None = None) -> None:

@@ -33,6 +33,17 @@ class FCT(Bridge):
     next to the cross-entropy); the frozen new classifier is the class means of the new vectors;
     without side information there is one branch, not the old vector twice; an epoch has at least
     eight batches; s starts at its optimum for the first error.
+
+    Example:
+        >>> import numpy as np
+        >>> import midspan as ms
+        >>> rng = np.random.default_rng(0)
+        >>> ids = np.arange(300).astype(str)
+        >>> old = ms.Embeddings(ids, rng.normal(size=(300, 4)), ms.Space("old", 4))
+        >>> new = ms.Embeddings(ids, old.vectors @ rng.normal(size=(4, 6)), ms.Space("new", 6))
+        >>> bridge = ms.bridges.FCT(epochs=1, width=16).fit(old, new)
+        >>> bridge.transform(old[:3]).space.name
+        'new'
     """
 
     name = "fct"

@@ -27,6 +27,17 @@ class Kernel(Bridge):
     retrieval as in `Ridge`. The landmarks z are fit items; beyond `landmarks` of them a random
     part carries the map (Nyström) while all pairs fit it. Defaults are ours, from
     cross-validation on the fit classes of benchmarks/bridges.py.
+
+    Example:
+        >>> import numpy as np
+        >>> import midspan as ms
+        >>> rng = np.random.default_rng(0)
+        >>> ids = np.arange(300).astype(str)
+        >>> old = ms.Embeddings(ids, rng.normal(size=(300, 4)), ms.Space("old", 4))
+        >>> new = ms.Embeddings(ids, old.vectors @ rng.normal(size=(4, 6)), ms.Space("new", 6))
+        >>> bridge = ms.bridges.Kernel().fit(old, new)
+        >>> bridge.transform(old[:3]).space.name
+        'new'
     """
 
     name = "kernel"

@@ -27,6 +27,17 @@ class LambdaOrthogonal(Bridge):
     that the pairs show are mapped, and F counts those; the paper's further terms (contrastive,
     forward map) are left out; where the target has fewer dims the columns of W are kept
     orthonormal instead of the rows.
+
+    Example:
+        >>> import numpy as np
+        >>> import midspan as ms
+        >>> rng = np.random.default_rng(0)
+        >>> ids = np.arange(300).astype(str)
+        >>> old = ms.Embeddings(ids, rng.normal(size=(300, 4)), ms.Space("old", 4))
+        >>> new = ms.Embeddings(ids, old.vectors @ rng.normal(size=(4, 6)), ms.Space("new", 6))
+        >>> bridge = ms.bridges.LambdaOrthogonal(threshold=2.0).fit(old, new)
+        >>> bridge.transform(old[:3]).space.name
+        'new'
     """
 
     name = "lambda-orthogonal"

@@ -19,6 +19,17 @@ class LowRank(Bridge):
 
     With Ŷ = XW the factors are WV and Vᵀ, V the top right singular vectors of Ŷ (Izenman 1975).
     `rank` 64 as in Drift-Adapter (EMNLP 2025); it is cut to what dims and pairs allow.
+
+    Example:
+        >>> import numpy as np
+        >>> import midspan as ms
+        >>> rng = np.random.default_rng(0)
+        >>> ids = np.arange(300).astype(str)
+        >>> old = ms.Embeddings(ids, rng.normal(size=(300, 4)), ms.Space("old", 4))
+        >>> new = ms.Embeddings(ids, old.vectors @ rng.normal(size=(4, 6)), ms.Space("new", 6))
+        >>> bridge = ms.bridges.LowRank(rank=3).fit(old, new)
+        >>> bridge.transform(old[:3]).space.name
+        'new'
     """
 
     name = "low-rank"

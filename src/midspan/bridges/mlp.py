@@ -34,6 +34,17 @@ class MLP(Bridge):
     best on held-out pairs, 0 included, so the result is plain ridge where training does not help;
     then all pairs are fitted for that many epochs. An epoch has at least 32 batches, if they keep
     32 pairs each.
+
+    Example:
+        >>> import numpy as np
+        >>> import midspan as ms
+        >>> rng = np.random.default_rng(0)
+        >>> ids = np.arange(300).astype(str)
+        >>> old = ms.Embeddings(ids, rng.normal(size=(300, 4)), ms.Space("old", 4))
+        >>> new = ms.Embeddings(ids, old.vectors @ rng.normal(size=(4, 6)), ms.Space("new", 6))
+        >>> bridge = ms.bridges.MLP(epochs=1).fit(old, new)
+        >>> bridge.transform(old[:3]).space.name
+        'new'
     """
 
     name = "mlp"

@@ -56,6 +56,22 @@ def export_onnx(bridge: Bridge, path: str | Path) -> Path:
     """Write input `vectors` (N, Ds) → output `mapped` (N, Dt), and check it against `apply`.
 
     The check runs the file in onnxruntime on random vectors; a file that differs is not kept.
+
+    Args:
+        bridge: A fitted bridge.
+        path: The file to write, `.onnx`.
+
+    Returns:
+        The path.
+
+    Raises:
+        FormatError: The file differs from the bridge; it is not written.
+        MissingDependency: The extra `onnx` is not installed.
+
+    Example:
+        >>> import midspan as ms
+        >>> bridge = ms.load_bridge("old-to-new")  # doctest: +SKIP
+        >>> ms.bridges.export_onnx(bridge, "old-to-new.onnx")  # doctest: +SKIP
     """
     try:
         import onnx

@@ -23,6 +23,17 @@ class Procrustes(Bridge):
     because then similarities inside the mapped set are those of the source, exactly.
     A rotation is determined from as many pairs as the smaller dim; `few_pairs` accepts fewer and
     maps what lies outside the directions they span to nothing.
+
+    Example:
+        >>> import numpy as np
+        >>> import midspan as ms
+        >>> rng = np.random.default_rng(0)
+        >>> ids = np.arange(300).astype(str)
+        >>> old = ms.Embeddings(ids, rng.normal(size=(300, 4)), ms.Space("old", 4))
+        >>> new = ms.Embeddings(ids, old.vectors @ rng.normal(size=(4, 6)), ms.Space("new", 6))
+        >>> bridge = ms.bridges.Procrustes().fit(old, new)
+        >>> bridge.transform(old[:3]).space.name
+        'new'
     """
 
     name = "procrustes"

@@ -49,6 +49,17 @@ class RBT(Bridge):
     at the linear solution (last BN scale 0); plain shuffled batches; AdamW 1e-3 with cosine decay,
     and the number of epochs by held-out retrieval, at least `min_epochs` (default 0: ridge may
     win).
+
+    Example:
+        >>> import numpy as np
+        >>> import midspan as ms
+        >>> rng = np.random.default_rng(0)
+        >>> ids = np.arange(300).astype(str)
+        >>> old = ms.Embeddings(ids, rng.normal(size=(300, 4)), ms.Space("old", 4))
+        >>> new = ms.Embeddings(ids, old.vectors @ rng.normal(size=(4, 6)), ms.Space("new", 6))
+        >>> bridge = ms.bridges.RBT(epochs=1).fit(old, new)
+        >>> bridge.transform(old[:3]).space.name
+        'new'
     """
 
     name = "rbt"

@@ -42,7 +42,26 @@ def risk_coverage(
     draws: int = 200,
     seed: int = 0,
 ) -> RiskCoverage:
-    """Mean error of the items that are kept, (N,) errors and (N,) uncertainties given."""
+    """Mean error of the items that are kept, (N,) errors and (N,) uncertainties given.
+
+    Args:
+        errors: (N,) true errors.
+        uncertainty: (N,) predicted uncertainties; the largest are left out first.
+        coverages: Shares of the items that are kept.
+        draws: Random rejections to compare with.
+        seed: Of these draws.
+
+    Returns:
+        The mean error at each share, and that of random rejection with its spread.
+
+    Example:
+        >>> import numpy as np
+        >>> import midspan as ms
+        >>> errors = np.linspace(0, 1, 100)
+        >>> curve = ms.bridges.risk_coverage(errors, errors, coverages=(1.0, 0.5))
+        >>> curve.risk.round(2).tolist(), bool(curve.area < 0)
+        ([0.5, 0.25], True)
+    """
     errors = np.asarray(errors, dtype=np.float64)
     order = _certain_first(uncertainty, len(errors))
     rng = np.random.default_rng(seed)
@@ -79,6 +98,30 @@ def rejection_curve(
 
     Both sets need labels; the gallery needs the column `uncertainty` (GalleryEnsemble gives it).
     An item is no answer to a query of its own id.
+
+    Args:
+        queries: Labelled vectors.
+        gallery: Labelled vectors with the column `uncertainty`.
+        coverages: Shares of the gallery that are kept.
+        draws: Random rejections to compare with.
+        seed: Of these draws.
+
+    Returns:
+        Two curves: over queries that still have a mate, and over all queries.
+
+    Raises:
+        EvaluationError: Labels or the column are missing.
+
+    Example:
+        >>> import numpy as np
+        >>> import midspan as ms
+        >>> rng = np.random.default_rng(0)
+        >>> labels = {"labels": np.arange(60) % 6}
+        >>> gallery = ms.Embeddings(np.arange(60).astype(str), rng.normal(size=(60, 8)),
+        ...     ms.Space("new", 8), {**labels, "uncertainty": rng.random(60)})
+        >>> curve = ms.bridges.rejection_curve(gallery, gallery, coverages=(1.0, 0.5))
+        >>> curve.answered.risk.shape
+        (2,)
     """
     check_comparable(queries.space, gallery.space)
     if queries.labels is None or gallery.labels is None:

@@ -20,6 +20,17 @@ class Ridge(Bridge):
     `alpha=None` (ours) takes the α under which left-out items, mapped by the fit without them,
     are best found by their true target vectors; all of them come from one eigendecomposition.
     With fewer pairs than dims the dual form is solved. `alpha=0` is plain least squares.
+
+    Example:
+        >>> import numpy as np
+        >>> import midspan as ms
+        >>> rng = np.random.default_rng(0)
+        >>> ids = np.arange(300).astype(str)
+        >>> old = ms.Embeddings(ids, rng.normal(size=(300, 4)), ms.Space("old", 4))
+        >>> new = ms.Embeddings(ids, old.vectors @ rng.normal(size=(4, 6)), ms.Space("new", 6))
+        >>> bridge = ms.bridges.Ridge(alpha=0.1).fit(old, new)
+        >>> bridge.transform(old[:3]).space.name
+        'new'
     """
 
     name = "ridge"

@@ -25,7 +25,11 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The chosen bridge, fitted on all pairs, and the evidence."""
+    """The chosen bridge, fitted on all pairs, and the evidence.
+
+    Example:
+        See `fit_auto`, which returns one.
+    """
 
     bridge: Bridge
     chosen: str
@@ -53,6 +57,32 @@ def fit_auto(
     Candidates that are more than three standard errors behind the leader after a fold, or map
     exactly as an earlier one, are dropped. Name the candidates from simple to rich: an earlier one
     wins if the best is less than one standard error (of the paired differences) ahead of it.
+
+    Args:
+        source: Vectors in the space to map from.
+        target: Vectors of the same items in the space to map to.
+        candidates: Names from `BRIDGES`, or mappings of name and settings, from simple to rich.
+        folds: Parts of the cross-validation.
+        seed: Of the folds.
+        progress: Whether to report each fold.
+
+    Returns:
+        The chosen bridge, its name, and why.
+
+    Raises:
+        EvaluationError: Too few pairs to hold any out, or no candidates.
+        VectorError: No candidate could be fitted.
+
+    Example:
+        >>> import numpy as np
+        >>> import midspan as ms
+        >>> rng = np.random.default_rng(0)
+        >>> ids = np.arange(300).astype(str)
+        >>> old = ms.Embeddings(ids, rng.normal(size=(300, 4)), ms.Space("old", 4))
+        >>> new = ms.Embeddings(ids, old.vectors @ rng.normal(size=(4, 6)), ms.Space("new", 6))
+        >>> chosen = ms.bridges.fit_auto(old, new, candidates=["procrustes", "ridge"])
+        >>> chosen.chosen
+        'ridge'
     """
     if not candidates:
         raise EvaluationError("no candidates were given; name some, such as 'ridge'")

@@ -41,7 +41,15 @@ _IMAGES, _CLASSES, _HELD_OUT = 1, 2, 3
 
 @dataclass(frozen=True, eq=False)
 class Allocation:
-    """Rows of the training set, ascending."""
+    """Rows of the training set, ascending.
+
+    Example:
+        >>> import midspan as ms
+        >>> digits = ms.data.digits().train
+        >>> parts = ms.data.allocate(digits.labels, kind="open-data")
+        >>> set(parts.old) & set(parts.new)
+        set()
+    """
 
     name: str
     old: IntArray
@@ -59,6 +67,26 @@ def allocate(
     The images chosen of a class depend only on the seed, its label and its own images. The two
     data cases share their old part, as do the two class cases, so one old encoder serves both. The
     old part has at least one image of a class (one class) and, where there are two, not all.
+
+    Args:
+        labels: (N,) labels of the training images.
+        kind: "extended-data", "extended-class", "open-data" or "open-class".
+        old_fraction: Share of the images or of the classes that the old encoder sees.
+        seed: Of the draw.
+
+    Returns:
+        The rows of the old and of the new encoder.
+
+    Raises:
+        DataError: Too few classes or images to divide.
+        ConfigError: There is no such kind, or the share is not between 0 and 1.
+
+    Example:
+        >>> import numpy as np
+        >>> import midspan as ms
+        >>> parts = ms.data.allocate(np.arange(100) % 10, kind="extended-class")
+        >>> len(parts.old), len(parts.new)
+        (30, 100)
     """
     rule = look_up(ALLOCATIONS, kind, what="allocation")
     numbers = _checked(labels, fraction=old_fraction, seed=seed)
@@ -72,6 +100,25 @@ def hold_out_classes(
     """(training rows, validation rows) of disjoint classes: to find settings without test classes.
 
     The default is ours: a fifth, as in five-fold cross-validation.
+
+    Args:
+        labels: (N,) labels of the training images.
+        fraction: Share of the classes that is held out.
+        seed: Of the draw.
+
+    Returns:
+        The rows to train on and the rows to validate with.
+
+    Raises:
+        DataError: Fewer than two classes.
+        ConfigError: The share is not between 0 and 1.
+
+    Example:
+        >>> import numpy as np
+        >>> import midspan as ms
+        >>> training, validation = ms.data.hold_out_classes(np.arange(100) % 10)
+        >>> len(training), len(validation)
+        (80, 20)
     """
     numbers = _checked(labels, fraction=fraction, seed=seed)
     held_out = _some_classes(numbers, fraction=fraction, seed=seed, stream=_HELD_OUT)

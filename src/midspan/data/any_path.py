@@ -16,6 +16,29 @@ def open_images(path: str | Path, *, strict: bool = False) -> ImageSet:
     """A folder (of class folders), a `.csv`, an `.npz`, or tar shards (`train-{000..003}.tar`).
 
     strict: a broken file is an error.
+
+    Args:
+        path: Where the images are.
+        strict: Whether a broken file is an error.
+
+    Returns:
+        The images.
+
+    Raises:
+        DataError: There is nothing, or nothing that images can be read from.
+        ImageError: A broken image, if `strict`.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from PIL import Image
+        >>> import midspan as ms
+        >>> here = Path(tempfile.mkdtemp())
+        >>> for name in ("cat/1.png", "cat/2.png", "dog/1.png"):
+        ...     (here / name).parent.mkdir(exist_ok=True)
+        ...     Image.new("RGB", (32, 32)).save(here / name)
+        >>> len(ms.data.open_images(here))
+        3
     """
     path = Path(path)
     if path.suffix.lower() == ".tar" and not path.is_dir():

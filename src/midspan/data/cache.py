@@ -36,7 +36,16 @@ Blocks = Iterator[tuple[Pixels, tuple[Failed, ...]]]
 
 
 def cache_dir() -> Path:
-    """$MIDSPAN_CACHE, else midspan/ under $XDG_CACHE_HOME, else under ~/.cache."""
+    """$MIDSPAN_CACHE, else midspan/ under $XDG_CACHE_HOME, else under ~/.cache.
+
+    Returns:
+        The folder; it need not exist yet.
+
+    Example:
+        >>> import midspan as ms
+        >>> ms.data.cache_dir().is_absolute()
+        True
+    """
     if own := os.environ.get("MIDSPAN_CACHE"):
         return Path(own)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "midspan"

@@ -11,6 +11,16 @@ def check_trainable(images: ImageSet) -> None:
     """Training separates classes, so it requires images of two or more.
 
     One image per class is allowed: a classifier can learn from it, pairs cannot.
+
+    Args:
+        images: The set.
+
+    Raises:
+        DataError: It cannot be used: fewer than two classes, or no labels.
+
+    Example:
+        >>> import midspan as ms
+        >>> ms.data.check_trainable(ms.data.digits())
     """
     labels = _labels(images, required_for="training")
     present = set(labels.tolist())
@@ -22,7 +32,18 @@ def check_trainable(images: ImageSet) -> None:
 
 
 def check_evaluable(images: ImageSet) -> None:
-    """Each image searches for the others of its class, so some class needs two or more."""
+    """Each image searches for the others of its class, so some class needs two or more.
+
+    Args:
+        images: The set.
+
+    Raises:
+        DataError: It cannot be used: one image a class, or no labels.
+
+    Example:
+        >>> import midspan as ms
+        >>> ms.data.check_evaluable(ms.data.digits())
+    """
     labels = _labels(images, required_for="evaluation")
     if len(set(labels.tolist())) == len(labels):
         raise DataError(

@@ -63,6 +63,21 @@ def glyphs(
 
     Test classes are disjoint from training classes. Rendered in seconds at the first call and kept
     as a file in `cache` (midspan's cache folder). fonts: only so many of them, for a quick look.
+
+    Args:
+        cache: Folder to keep the file in.
+        size: Height and width.
+        fonts: Number of fonts; all by default.
+
+    Returns:
+        The images, with a split and the column `font`.
+
+    Raises:
+        MissingDependency: The fonts are not installed.
+
+    Example:
+        >>> import midspan as ms
+        >>> images = ms.data.glyphs(fonts=4)  # doctest: +SKIP
     """
     images = _all_glyphs(cache, size=size)
     if fonts is None:

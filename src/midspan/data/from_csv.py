@@ -33,6 +33,32 @@ def csv(path: str | Path, *, root: str | Path | None = None, strict: bool = Fals
     with '..': name a higher `root` instead. Absolute paths are taken as they are, so read a
     list from an untrusted source only where all your images may be seen. Missing or broken images
     are skipped and listed, or an ImageError if `strict`.
+
+    Args:
+        path: The list.
+        root: Where relative paths start; by default the folder of the list.
+        strict: Whether a missing or broken image is an error.
+
+    Returns:
+        The images, in the order of the list.
+
+    Raises:
+        DataError: There is no such list, or it has no column `path`.
+        ImageError: A missing or broken image, if `strict`.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from PIL import Image
+        >>> import midspan as ms
+        >>> here = Path(tempfile.mkdtemp())
+        >>> for name in ("cat/1.png", "cat/2.png", "dog/1.png"):
+        ...     (here / name).parent.mkdir(exist_ok=True)
+        ...     Image.new("RGB", (32, 32)).save(here / name)
+        >>> lines = ["path,label", "cat/1.png,cat", "dog/1.png,dog"]
+        >>> _ = (here / "list.csv").write_text("\\n".join(lines))
+        >>> ms.data.csv(here / "list.csv").labels.tolist()
+        ['cat', 'dog']
     """
     table = _read(Path(path))
     names = table.paths()

@@ -30,6 +30,30 @@ def folder(path: str | Path, *, strict: bool = False) -> ImageSet:
     header are left out and listed in `.skipped`, or an ImageError if `strict`; what only fails
     when it is decoded is found by `.cached()` or `.load()`. Links to folders are followed, each
     real folder once.
+
+    Args:
+        path: The folder.
+        strict: Whether a broken image is an error.
+
+    Returns:
+        The images, in the order of their names.
+
+    Raises:
+        DataError: There is no such folder.
+        ImageError: A broken image, if `strict`.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from PIL import Image
+        >>> import midspan as ms
+        >>> here = Path(tempfile.mkdtemp())
+        >>> for name in ("cat/1.png", "cat/2.png", "dog/1.png"):
+        ...     (here / name).parent.mkdir(exist_ok=True)
+        ...     Image.new("RGB", (32, 32)).save(here / name)
+        >>> images = ms.data.folder(here)
+        >>> images.ids.tolist(), images.class_names
+        (['cat/1.png', 'cat/2.png', 'dog/1.png'], ('cat', 'dog'))
     """
     root = Path(path)
     if not root.is_dir():

@@ -26,6 +26,25 @@ def npz(path: str | Path) -> ImageSet:
 
     Labels are names, or whole numbers: with `class_name` (C,) label 7 is the class of its row 7,
     without it the class '7'. Without `ids` an id is file and row: 'omniglot32#17'.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The images, labels, split and columns.
+
+    Raises:
+        FormatError: Not an image set, or a damaged one.
+        DataError: Labels that do not fit the images.
+
+    Example:
+        >>> import tempfile
+        >>> import numpy as np
+        >>> import midspan as ms
+        >>> path = tempfile.mkdtemp() + "/few.npz"
+        >>> np.savez(path, images=np.zeros((2, 8, 8, 3), np.uint8), labels=np.array(["cat", "dog"]))
+        >>> ms.data.npz(path).labels.tolist()
+        ['cat', 'dog']
     """
     path = Path(path)
     arrays = _read(path)
@@ -57,6 +76,23 @@ def save_npz(images: ImageSet, path: str | Path) -> Path:
     """Write an image set as one file, which appears complete or not at all.
 
     Decode a set of files first: save_npz(folder("a").cached(ImageSize(64, 64, 3)), "a.npz").
+
+    Args:
+        images: The set; files must be decoded to one size.
+        path: The file to write.
+
+    Returns:
+        The path.
+
+    Raises:
+        DataError: The images are files of different sizes.
+
+    Example:
+        >>> import tempfile
+        >>> import midspan as ms
+        >>> path = ms.data.save_npz(ms.data.digits(), tempfile.mkdtemp() + "/digits.npz")
+        >>> len(ms.data.npz(path))
+        1797
     """
     path = Path(path)
     source = images.source

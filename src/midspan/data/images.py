@@ -51,6 +51,12 @@ class ImageSet:
     A label is the name of the image's class. `class_names` is the order in which a training loop
     numbers the classes, the same in the whole set and in each of its parts; by default the names
     that occur, sorted.
+
+    Example:
+        >>> import midspan as ms
+        >>> images = ms.data.digits()
+        >>> len(images), len(images.train), sorted(set(images.test.labels.tolist()))
+        (1797, 1264, ['7', '8', '9'])
     """
 
     ids: StrArray  # (N,) unique

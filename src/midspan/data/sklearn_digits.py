@@ -12,7 +12,20 @@ FIRST_TEST_DIGIT = 7
 
 
 def digits() -> ImageSet:
-    """1,797 digits of 8 x 8 grey pixels, ink = 255; 0-6 are training classes, 7-9 test classes."""
+    """1,797 digits of 8 x 8 grey pixels, ink = 255; 0-6 are training classes, 7-9 test classes.
+
+    Returns:
+        The images, with a split.
+
+    Raises:
+        MissingDependency: scikit-learn is not installed.
+
+    Example:
+        >>> import midspan as ms
+        >>> images = ms.data.digits()
+        >>> len(images), len(images.test), images.labels[:3].tolist()
+        (1797, 533, ['0', '1', '2'])
+    """
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:

@@ -53,6 +53,28 @@ def webdataset(
     `decode_once` = true keeps the pixels of all of them, as for a folder.
 
     Only local files are read; nothing is fetched and nothing is unpacked.
+
+    Args:
+        path: The shards of training images.
+        test: Shards of the evaluation's images.
+        image: Which entry of a sample is its image, if there are several.
+        label: The key of the JSON entries that holds the label.
+        columns: Further keys to keep.
+        check: "header", or "decode" to decode each image when the index is built.
+        decode_once: Whether pixels are kept after the first decoding.
+        strict: Whether a broken image is an error.
+
+    Returns:
+        The images, in the order of the shards.
+
+    Raises:
+        DataError: There are no such shards, or some samples have no label.
+        FormatError: A damaged shard.
+        ImageError: A broken image, if `strict`.
+
+    Example:
+        >>> import midspan as ms
+        >>> images = ms.data.webdataset("shards/train-{000..003}.tar")  # doctest: +SKIP
     """
     spec = SampleSpec(image=image, label=label, columns=columns, check=check)
     paths = _expand(str(path))
