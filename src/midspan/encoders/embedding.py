@@ -19,7 +19,7 @@ from midspan.data.decode import Pixels, fit_array
 from midspan.data.sources import ArraySource, CachedSource, Readable
 from midspan.encoders.inputs import Embeddable, Layout, OpenedImages, images_of
 from midspan.encoders.preprocessing import Preprocessing
-from midspan.encoders.runtimes.parallel import Workers
+from midspan.encoders.runtimes.parallel import ParallelRun
 from midspan.errors import EncoderError, SpaceMismatch
 from midspan.image_size import ImageSize
 from midspan.spaces import URI, Column, Embeddings, FloatArray, IntArray, Space, StrArray
@@ -169,12 +169,12 @@ def embed_source(
     batch_size: int,
     show: bool,
     on_failure: OnFailure | None,
-    workers: Callable[[int], Workers | None] | None = None,
+    workers: Callable[[int], ParallelRun | None] | None = None,
 ) -> Embeddings:
     """Where reading takes time, the next batch is read in a thread while `run` works on this one.
 
-    workers: called with the number of remaining batches; once it returns Workers, these are read
-    and run in parallel.
+    workers: called with the number of remaining batches; once it returns a ParallelRun, these are
+    read and run in parallel.
     on_failure: called with each image that cannot be decoded, which is then left out; without it
     such an image is an ImageError.
     """
@@ -210,7 +210,7 @@ def embed_source(
         for got in coming:
             yield compute(run, got)
         if wide is not None:
-            many: Workers = wide
+            many: ParallelRun = wide
             side_by_side = _in_parallel(
                 lambda rows: compute(many.run, read(rows)), waiting, many.count
             )

@@ -23,7 +23,7 @@ from midspan.encoders.embedding import (
 )
 from midspan.encoders.inputs import Embeddable, Layout
 from midspan.encoders.preprocessing import Preprocessing
-from midspan.encoders.runtimes.parallel import Workers, fastest_run, worker_count
+from midspan.encoders.runtimes.parallel import ParallelRun, fastest_run, worker_count
 from midspan.encoders.runtimes.session import import_extra, open_session
 from midspan.errors import EncoderError, FormatError
 from midspan.spaces import Embeddings, FloatArray, Space, fingerprint
@@ -53,7 +53,7 @@ class OnnxEncoder:
         runtime: str = "onnx",
     ) -> None:
         self._path = path = Path(path)
-        self._workers: Workers | None = None
+        self._workers: ParallelRun | None = None
         self.any_runtime = False  # a long job may use whichever runtime is faster
         self.load_whole: Callable[[], Encoder] | None = None  # its model: text needs all of it
         self._whole: Encoder | None = None
@@ -144,7 +144,7 @@ class OnnxEncoder:
             workers=self.workers,
         )
 
-    def workers(self, batches: int) -> Workers | None:
+    def workers(self, batches: int) -> ParallelRun | None:
         """A second session for so many batches to come, if they are worth it."""
         if self.device != "cpu" or not self.takes_images:
             return None
@@ -154,7 +154,7 @@ class OnnxEncoder:
             else:
                 runtime = self.session.runtime
                 run = open_session(self._path, device="cpu", runtime=runtime, workers=count).run
-            self._workers = Workers(count, partial(self._filled, run))
+            self._workers = ParallelRun(count, partial(self._filled, run))
         return self._workers if batches > 1 else None
 
     # ---- inside ----------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ from midspan.encoders.runtimes.graph_cache import (
     read_verdict,
     write_verdict,
 )
-from midspan.encoders.runtimes.parallel import Workers
+from midspan.encoders.runtimes.parallel import ParallelRun
 from midspan.errors import EncoderError, MidspanError, MissingDependency
 from midspan.spaces import Embeddings, FloatArray, Space
 
@@ -152,7 +152,7 @@ class AutoEncoder:
 
     # ---- inside ----------------------------------------------------------------------------------
 
-    def _workers(self, batches: int) -> Workers | None:
+    def _workers(self, batches: int) -> ParallelRun | None:
         return self._graph.workers(batches) if self._ready and self._graph is not None else None
 
     def _run(self, batch: FloatArray, *, left: int) -> FloatArray:

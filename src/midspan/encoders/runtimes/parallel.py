@@ -38,7 +38,7 @@ FASTER = 0.95  # of the time that another runtime must take to be preferred
 
 
 @dataclass(frozen=True, slots=True)
-class Workers:
+class ParallelRun:
     """`run` may be called by `count` threads at once."""
 
     count: int
