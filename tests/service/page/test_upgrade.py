@@ -150,7 +150,7 @@ def test_upgrade_page_start_rollback_finish_and_forget_work(
     page.click("dialog .danger")
     headline(visit, "No upgrade is open")
     page.wait_for_selector("#plan [type=submit]")
-    page.wait_for_selector("#audit >> text=upgrade rollback")
+    page.wait_for_selector("#audit >> text=rolled back")
     assert page.is_hidden("#glance")
     assert page.is_visible("#curve .curve"), "what the last upgrade showed stays"
     assert page.inner_text("#curve-title") == "Quality along the last upgrade"
