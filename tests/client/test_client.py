@@ -124,7 +124,7 @@ def test_importing_the_client_loads_no_heavy_packages() -> None:
     assert midspan.Client is Client
 
 
-def test_long_steps_are_waited_for_and_raise(
+def test_client_waits_for_long_steps_and_raises_their_error(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("midspan.service.routes_jobs.PATIENCE", 0.0)

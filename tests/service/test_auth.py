@@ -37,7 +37,7 @@ def ask(client: TestClient, route: Route, headers: dict[str, str]) -> int:
 
 
 @pytest.mark.parametrize("route", TABLE, ids=lambda route: f"{route.method} {route.path}")
-def test_every_route_asks_for_its_role(guarded: TestClient, route: Route) -> None:
+def test_route_with_a_weaker_token_is_refused(guarded: TestClient, route: Route) -> None:
     without = ask(guarded, route, {})
     wrong = ask(guarded, route, bearer("x" * 20))
     if route.role == "open":
@@ -67,7 +67,7 @@ def test_every_route_of_the_app_is_in_the_route_table(guarded: TestClient) -> No
     assert guarded.get("/openapi.json").status_code == 401
 
 
-def test_admin_token_can_read_and_its_name_is_in_the_audit_log(serve: Serve) -> None:
+def test_admin_token_reads_and_is_named_in_the_audit_log(serve: Serve) -> None:
     client = serve(tokens=Tokens(TOKENS))
     assert client.get("/v1/gallery", headers=bearer(ADMIN)).status_code == 200
     assert client.delete("/v1/items/kind0%2F0000", headers=bearer(ADMIN)).json() == {"deleted": 1}
@@ -99,7 +99,7 @@ def test_cross_site_requests_are_forbidden(serve: Serve) -> None:
     )
 
 
-def test_beyond_loopback_tokens_are_needed() -> None:
+def test_host_beyond_loopback_without_tokens_raises() -> None:
     for host in ("0.0.0.0", "::", "192.168.1.4", "example.org"):
         assert not is_loopback(host)
         with pytest.raises(ConfigError, match="no tokens"):
@@ -120,7 +120,7 @@ def test_app_without_tokens_beyond_loopback_is_refused(shop: Shop, tmp_path: Pat
         close(service)
 
 
-def test_tokens_from_file_and_environment(tmp_path: Path) -> None:
+def test_tokens_are_read_from_file_and_environment(tmp_path: Path) -> None:
     file = tmp_path / "tokens.toml"
     file.write_text(f'read = "{READ}"\n[admin]\nalice = "{ADMIN}"\n')
     file.chmod(0o644)
@@ -163,6 +163,6 @@ def test_tokens_are_kept_as_digests_only() -> None:
     assert ADMIN not in seen
 
 
-def test_a_token_in_the_address_is_no_token(guarded: TestClient) -> None:
+def test_token_in_the_query_string_is_unauthorized(guarded: TestClient) -> None:
     query = urlencode({"token": READ, "access_token": READ})
     assert guarded.get(f"/v1/gallery?{query}").status_code == 401

@@ -42,7 +42,7 @@ def test_decoded_pixels_equal_those_of_training(pool: DecodePool) -> None:
     assert np.array_equal(pool.fit(encoded(3), BOX), expected)
 
 
-def test_caps_are_checked_from_the_header(pool: DecodePool) -> None:
+def test_image_caps_are_checked_before_decoding(pool: DecodePool) -> None:
     with pytest.raises(ImageError, match="40,000 x 40,000 pixels"):
         pool.fit(png_that_says(40_000, 40_000), BOX)
     with pytest.raises(ImageError, match="at most 2,000,000 are taken"):
@@ -54,7 +54,7 @@ def test_caps_are_checked_from_the_header(pool: DecodePool) -> None:
         DecodePool(Limits(image_bytes=10)).fit(encoded(1), BOX)
 
 
-def test_a_worker_that_dies_is_replaced(pool: DecodePool) -> None:
+def test_decode_worker_that_dies_is_replaced(pool: DecodePool) -> None:
     pool.fit(encoded(1), BOX)
     before, pid = pool.replaced, worker_of(pool)
     os.kill(pid, signal.SIGSTOP)
@@ -68,7 +68,7 @@ def test_a_worker_that_dies_is_replaced(pool: DecodePool) -> None:
     assert worker_of(pool) != pid
 
 
-def test_a_worker_that_hangs_is_ended_in_time() -> None:
+def test_decode_worker_that_hangs_is_killed_after_the_timeout() -> None:
     pool = DecodePool(Limits(decode_workers=1, decode_seconds=0.5))
     try:
         pool.fit(encoded(1), BOX)

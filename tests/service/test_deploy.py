@@ -40,7 +40,7 @@ def flags(verb: str) -> set[str]:
     return {flag for option in command.commands[verb].params for flag in option.opts}
 
 
-def test_the_dockerfile_is_well_formed() -> None:
+def test_dockerfile_instructions_are_well_formed() -> None:
     steps = instructions()
     names = [name for name, _ in steps]
     assert names[0] == "FROM"
@@ -57,7 +57,7 @@ def test_the_dockerfile_is_well_formed() -> None:
     assert json.loads(check[check.index("[") :])[0] == "python"
 
 
-def test_all_that_is_copied_is_there_and_not_ignored() -> None:
+def test_dockerfile_copies_only_files_that_exist_and_are_not_ignored() -> None:
     ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").split()
     for name, value in instructions():
         if name != "COPY":
@@ -67,7 +67,7 @@ def test_all_that_is_copied_is_there_and_not_ignored() -> None:
             assert f"!{source}" in ignored, source
 
 
-def test_the_extras_of_the_image_exist() -> None:
+def test_dockerfile_extras_exist_in_pyproject() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
         "optional-dependencies"
     ]
@@ -76,7 +76,7 @@ def test_the_extras_of_the_image_exist() -> None:
     assert set(match[1].split(",")) <= set(extras)
 
 
-def test_the_compose_file_is_well_formed_and_closed() -> None:
+def test_compose_file_has_no_default_passwords_and_no_open_ports() -> None:
     document = yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))
     assert set(document) == {"services", "configs", "volumes"}
     settings = tomllib.loads(document["configs"]["serve"]["content"])
@@ -104,7 +104,7 @@ def manifests() -> list[dict[str, Any]]:
     return list(yaml.safe_load_all(text))
 
 
-def test_the_cluster_runs_it_closed_and_with_probes() -> None:
+def test_kubernetes_pod_is_restricted_and_has_probes() -> None:
     documents = {document["kind"]: document for document in manifests()}
     assert set(documents) == {"PersistentVolumeClaim", "Deployment", "Service"}
     pod = documents["Deployment"]["spec"]["template"]["spec"]
@@ -128,7 +128,7 @@ def test_the_cluster_runs_it_closed_and_with_probes() -> None:
     assert not str(container["image"]).endswith(":latest")
 
 
-def test_every_claim_is_made_and_every_secret_is_a_file() -> None:
+def test_kubernetes_claims_exist_and_secrets_are_files() -> None:
     documents = manifests()
     claims = {
         document["metadata"]["name"]
@@ -152,7 +152,7 @@ def test_every_claim_is_made_and_every_secret_is_a_file() -> None:
     assert set(tomllib.loads("\n".join(shown[1:]))) <= NAMES
 
 
-def test_the_dashboard_asks_for_metrics_that_there_are() -> None:
+def test_grafana_dashboard_uses_only_exported_metrics() -> None:
     dashboard = json.loads((ROOT / "deploy" / "grafana.json").read_text(encoding="utf-8"))
     asked = {
         name.removesuffix("_bucket")

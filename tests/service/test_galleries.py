@@ -85,7 +85,7 @@ def test_the_same_idempotency_key_in_two_galleries_is_two_writes(client: TestCli
         assert (answer.json(), "idempotency-replayed" in answer.headers) == ({"deleted": 1}, False)
 
 
-def test_an_upgrade_of_one_leaves_the_other_as_it_is(client: TestClient) -> None:
+def test_upgrade_of_one_gallery_leaves_the_other_unchanged(client: TestClient) -> None:
     assert client.post("/v1/upgrade/start", json={"order": "random"}).status_code == 200
     assert client.get("/v1/upgrade").json()["phase"] == "running"
     assert client.get("/v1/galleries/archive/upgrade").json()["phase"] == "none"
@@ -98,7 +98,7 @@ def test_an_upgrade_of_one_leaves_the_other_as_it_is(client: TestClient) -> None
     assert re.search(r'upgrade_phase\{gallery="archive",phase="none"\} 1.0', text)
 
 
-def test_a_job_is_found_where_its_location_says(client: TestClient) -> None:
+def test_job_location_header_leads_to_the_job_of_the_gallery(client: TestClient) -> None:
     answer = client.post(
         "/v1/galleries/archive/duplicates", json={}, headers={"Prefer": "respond-async"}
     )
@@ -125,7 +125,7 @@ def test_unknown_gallery_paths_are_not_found(client: TestClient, path: str) -> N
     assert client.get(path).status_code in (400, 404)
 
 
-def test_the_role_of_a_route_holds_in_every_gallery(app: Any) -> None:
+def test_route_role_holds_below_a_gallery_path(app: Any) -> None:
     with TestClient(app, base_url=LOCAL) as anyone:
         assert anyone.get("/v1/galleries/archive/items").status_code == 401
         assert anyone.get("/v1/galleries/nothing/items").status_code == 401  # no oracle of names
@@ -160,7 +160,7 @@ def test_client_with_gallery_reads_only_that_gallery(app: Any) -> None:
             nothing.info()
 
 
-def test_galleries_of_the_command_line_and_the_file(tmp_path: Path) -> None:
+def test_galleries_are_read_from_command_line_and_settings_file(tmp_path: Path) -> None:
     named = named_galleries(["shop=a.midspan", "archive=postgresql://h/db?table=t"])
     assert [one["gallery"] for one in named.values()] == ["a.midspan", "postgresql://h/db?table=t"]
     assert named_galleries(["postgresql://h/db?table=t"])["default"]["gallery"].endswith("table=t")
@@ -199,14 +199,14 @@ def test_galleries_of_the_command_line_and_the_file(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(tmp_path: Path, text: str, words: str) -> None:
+def test_gallery_settings_that_conflict_raise(tmp_path: Path, text: str, words: str) -> None:
     file = tmp_path / "serve.toml"
     file.write_text(text)
     with pytest.raises(ConfigError, match=words):
         read_settings(file, {})
 
 
-def test_names_and_places_are_of_one_gallery_each() -> None:
+def test_duplicated_gallery_names_or_uploads_raise() -> None:
     uploads = Path("u")
     first = GallerySettings(name="a", gallery="x", uploads=uploads)
     with pytest.raises(ConfigError, match="same name"):

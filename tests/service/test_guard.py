@@ -18,7 +18,7 @@ from tests.service.shop import QUICK, encoded, name
 from tests.service.test_routes_search import service_of, vector_of
 
 
-def test_every_answer_has_the_security_headers(shared: TestClient) -> None:
+def test_answers_have_the_security_headers(shared: TestClient) -> None:
     for path in ("/", "/v1/gallery", "/nothing", "/v1/items/nobody", "/v1/upgrade"):
         headers = shared.get(path).headers
         assert headers["content-security-policy"].startswith("default-src 'none'")
@@ -29,7 +29,7 @@ def test_every_answer_has_the_security_headers(shared: TestClient) -> None:
         assert "server" not in headers
 
 
-def test_request_ids_are_taken_over_if_they_are_harmless(shared: TestClient) -> None:
+def test_request_id_of_the_client_is_kept_if_harmless(shared: TestClient) -> None:
     good = shared.get("/healthz", headers={"x-request-id": "abc-1.2_3"})
     assert good.headers["x-request-id"] == "abc-1.2_3"
     for evil in ("a b", "x" * 65, '"}{', "é"):
@@ -37,7 +37,7 @@ def test_request_ids_are_taken_over_if_they_are_harmless(shared: TestClient) -> 
         assert answer.headers["x-request-id"] != evil
 
 
-def test_bodies_are_capped_by_length_and_while_they_stream(serve: Serve) -> None:
+def test_body_beyond_the_limit_is_413_by_length_and_while_streaming(serve: Serve) -> None:
     client = serve(limits=Limits(json_bytes=1000, image_bytes=2000, decode_workers=1))
     told = client.post("/v1/search/vector", content=b" " * 1001)
     assert (told.status_code, told.json()["error"]["type"]) == (413, "TooLarge")
@@ -90,7 +90,7 @@ def test_disconnect_before_the_whole_body_is_not_logged_as_an_error(
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
-def test_faults_show_no_internals(
+def test_unexpected_error_is_500_without_internals(
     shared: TestClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken() -> None:
@@ -166,7 +166,7 @@ def test_logs_go_through_a_thread_and_the_last_line_is_written(
     assert "test_guard.py" in second["where"][0]
 
 
-def test_overload_is_503_with_retry_after(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_queue_is_503_with_retry_after(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     client = serve(limits=Limits(waiting=0, search_threads=1, decode_workers=1))
     service = service_of(client)
     service.reading.depth = 1  # its one thread is busy
@@ -184,7 +184,7 @@ def test_overload_is_503_with_retry_after(serve: Serve, monkeypatch: pytest.Monk
     assert client.get("/v1/gallery").status_code == 200
 
 
-def test_keys_make_writes_safe_to_repeat(serve: Serve) -> None:
+def test_repeated_idempotency_key_returns_the_first_answer(serve: Serve) -> None:
     client = serve()
     body = {"items": [{"id": "once", "vector": vector_of(client, 1)}], "mode": "add"}
     headers = {"idempotency-key": "k1"}
@@ -212,7 +212,7 @@ def test_keys_make_writes_safe_to_repeat(serve: Serve) -> None:
     assert client.put("/v1/items/img", **put).status_code == 200  # type: ignore[arg-type]
 
 
-def test_kept_answers_are_bounded(serve: Serve) -> None:
+def test_idempotency_keys_beyond_the_limit_are_forgotten(serve: Serve) -> None:
     from dataclasses import replace
 
     client = serve(limits=replace(QUICK, idempotency_keys=2))
@@ -276,7 +276,7 @@ def _post(client: TestClient, body: dict[str, Any]) -> int:
     return client.post("/v1/upgrade/start", json=body).status_code
 
 
-def test_a_slow_listener_misses_the_oldest(serve: Serve) -> None:
+def test_event_stream_of_a_slow_listener_drops_the_oldest(serve: Serve) -> None:
     from midspan.service.events import BEHIND, _put
 
     async def fill() -> None:
@@ -290,7 +290,7 @@ def test_a_slow_listener_misses_the_oldest(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
-def test_reading_from_another_sites_page_is_refused(shared: TestClient, site: str) -> None:
+def test_cross_site_get_is_forbidden(shared: TestClient, site: str) -> None:
     headers = {"Sec-Fetch-Site": site}
     for path in ("/v1/gallery/verify", "/v1/gallery", "/metrics", "/v1/items", "/openapi.json"):
         assert (path, shared.get(path, headers=headers).status_code) == (path, 403)
@@ -298,7 +298,7 @@ def test_reading_from_another_sites_page_is_refused(shared: TestClient, site: st
     assert shared.get("/v1/gallery", headers={"Sec-Fetch-Site": "same-origin"}).status_code == 200
 
 
-def test_head_is_answered_as_get_without_the_body(shared: TestClient) -> None:
+def test_head_answers_as_get_without_the_body(shared: TestClient) -> None:
     for path in ("/", "/healthz", "/v1/gallery", "/page/main.js"):
         plain, head = shared.get(path), shared.head(path)
         assert (path, head.status_code, head.content) == (path, 200, b"")
@@ -307,7 +307,7 @@ def test_head_is_answered_as_get_without_the_body(shared: TestClient) -> None:
     assert shared.head("/v1/items/nobody").status_code == 404
 
 
-def test_warnings_of_libraries_are_lines_of_the_log(capfd: pytest.CaptureFixture[str]) -> None:
+def test_library_warnings_are_json_log_lines(capfd: pytest.CaptureFixture[str]) -> None:
     import json
     import warnings
 

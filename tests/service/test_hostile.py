@@ -90,7 +90,7 @@ def test_hostile_forms_are_refused(hostile: TestClient) -> None:
 
 
 @pytest.mark.slow
-def test_mutated_images_and_bodies(hostile: TestClient) -> None:
+def test_mutated_images_and_bodies_cause_no_server_error(hostile: TestClient) -> None:
     """The same that benchmarks/fuzz_service.py does by the ten thousand."""
     for seed in range(120):
         fine(hostile, "POST", "/v1/search/image", files={"file": corpus.mutated(seed)})
@@ -116,7 +116,7 @@ def test_hostile_paths_cause_no_server_error(hostile: TestClient, path: str) -> 
     fine(hostile, "DELETE", path.partition("?")[0])
 
 
-def test_only_what_lies_in_an_allowed_folder_may_be_shown(tmp_path: Path) -> None:
+def test_paths_outside_the_allowed_folders_are_not_shown(tmp_path: Path) -> None:
     images = tmp_path / "images"
     image_roots = ImageRoots(images=[images], uploads=None)
     shown = {

@@ -38,7 +38,7 @@ async def read_back(body: Any) -> bytes:
 
 
 @pytest.mark.parametrize("room", [MIB, 0])
-def test_a_body_comes_back_as_it_came_from_memory_and_from_disk(room: int) -> None:
+def test_received_body_is_replayed_from_memory_and_from_disk(room: int) -> None:
     async def check() -> None:
         intake = Intake(Limits(waiting_memory=room))
         body = await intake.receive(parts_of(b"a" * 1000, b"b" * 200_000, b"c"))
@@ -51,7 +51,7 @@ def test_a_body_comes_back_as_it_came_from_memory_and_from_disk(room: int) -> No
     asyncio.run(check())
 
 
-def test_a_large_body_goes_to_disk_and_the_disk_has_a_limit() -> None:
+def test_large_body_is_spooled_to_disk_up_to_a_limit() -> None:
     async def check() -> None:
         intake = Intake(Limits(waiting_disk=3 * MIB))
         body = await intake.receive(parts_of(b"x" * MIB, b"y" * MIB))
@@ -65,7 +65,7 @@ def test_a_large_body_goes_to_disk_and_the_disk_has_a_limit() -> None:
     asyncio.run(check())
 
 
-def test_bodies_wait_their_turn_for_memory() -> None:
+def test_bodies_wait_in_order_for_body_memory() -> None:
     async def check() -> None:
         intake = Intake(Limits(body_memory=100))
         order = list[str]()
@@ -89,7 +89,7 @@ def test_bodies_wait_their_turn_for_memory() -> None:
     asyncio.run(check())
 
 
-def test_too_many_uploads_are_refused(serve: Serve) -> None:
+def test_uploads_beyond_the_limit_are_refused(serve: Serve) -> None:
     client = serve(limits=Limits(uploads=0, decode_workers=1))
     answer = client.post("/v1/search/image", files={"file": encoded(1) + b" " * 70_000})
     assert (answer.status_code, answer.json()["error"]["type"]) == (503, "Overloaded")
@@ -107,7 +107,7 @@ def talk(address: tuple[str, int], *parts: bytes) -> bytes:
         return received
 
 
-def test_slow_headers_and_bodies_have_a_deadline(shop: Shop, tmp_path: Path) -> None:
+def test_slow_headers_and_bodies_time_out(shop: Shop, tmp_path: Path) -> None:
     from dataclasses import replace
 
     from midspan.service.app import create_app
@@ -129,7 +129,7 @@ def test_slow_headers_and_bodies_have_a_deadline(shop: Shop, tmp_path: Path) -> 
         assert time.monotonic() - started < 15
 
 
-def test_a_part_that_is_on_disk_is_not_kept_in_memory_until_the_next_comes() -> None:
+def test_part_written_to_disk_is_released_from_memory() -> None:
     parts, held = [b"x" * MIB, b"y"], list[int]()
 
     async def receive() -> Message:

@@ -38,7 +38,7 @@ def whats(client: TestClient) -> list[str]:
     return [entry["what"] for entry in client.get("/v1/audit").json()["entries"]]
 
 
-def test_a_long_start_that_fails_has_the_error_of_a_quick_one(client: TestClient) -> None:
+def test_failed_job_has_the_error_of_a_quick_answer(client: TestClient) -> None:
     body = {"mode": "map-gallery", "order": "random"}
     quick = client.post("/v1/upgrade/start", json=body)
     assert quick.status_code == 409
@@ -53,7 +53,7 @@ def test_a_long_start_that_fails_has_the_error_of_a_quick_one(client: TestClient
     assert client.get("/v1/upgrade").json()["phase"] == "none"
 
 
-def test_a_long_plan_gives_what_a_quick_one_answers(client: TestClient) -> None:
+def test_job_result_equals_the_quick_answer(client: TestClient) -> None:
     quick = client.post("/v1/upgrade/plan", json={"order": "random"}).json()
     job = ended(client, begin(client, "plan", {"order": "random"}))
     assert (job["state"], job["kind"], job["error"]) == ("done", "upgrade plan", None)
@@ -62,7 +62,7 @@ def test_a_long_plan_gives_what_a_quick_one_answers(client: TestClient) -> None:
     assert job["created"] <= job["started"] <= job["ended"]
 
 
-def test_jobs_outlive_a_restart_and_an_interrupted_one_says_so(serve: Serve) -> None:
+def test_jobs_after_a_restart_are_listed_and_interrupted_ones_failed(serve: Serve) -> None:
     first = serve()
     failed = begin(first, "start", {"mode": "map-gallery"})
     before = ended(first, failed)
@@ -79,9 +79,7 @@ def test_jobs_outlive_a_restart_and_an_interrupted_one_says_so(serve: Serve) -> 
     assert second.get("/v1/jobs/nothing").status_code == 404
 
 
-def test_a_job_is_found_however_much_was_written_after_it(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_job_is_found_after_many_audit_lines(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "LOG", 4)
     first = serve()
     failed = begin(first, "start", {"mode": "map-gallery"})
@@ -113,9 +111,7 @@ def held_encoder(client: TestClient, monkeypatch: Any) -> tuple[threading.Event,
     return asked, go
 
 
-def test_a_cancelled_start_leaves_the_gallery_as_it_was(
-    client: TestClient, monkeypatch: Any
-) -> None:
+def test_cancelled_start_leaves_the_gallery_unchanged(client: TestClient, monkeypatch: Any) -> None:
     asked, go = held_encoder(client, monkeypatch)
     id = begin(client, "start", {"order": "random"})
     assert asked.wait(PATIENCE)
@@ -133,7 +129,7 @@ def test_a_cancelled_start_leaves_the_gallery_as_it_was(
     assert ended(client, begin(client, "start", {"order": "random"}))["state"] == "done"
 
 
-def test_a_quick_step_does_not_wait_behind_long_ones(client: TestClient, monkeypatch: Any) -> None:
+def test_quick_step_runs_while_long_steps_wait(client: TestClient, monkeypatch: Any) -> None:
     client.post("/v1/upgrade/start", json={"sample": 0, "order": "random"})
     asked, go = held_encoder(client, monkeypatch)
     gates = [begin(client, "gate") for _ in range(3)]

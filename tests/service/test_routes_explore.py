@@ -34,7 +34,9 @@ def test_search_route_accepts_image_vector_or_item_id(shared: TestClient) -> Non
         assert shared.post("/v1/search", json=bad).status_code == 422
 
 
-def test_usual_names_of_options_and_what_comes_with_a_hit(shared: TestClient) -> None:
+def test_limit_score_threshold_with_payload_and_with_vectors_are_honoured(
+    shared: TestClient,
+) -> None:
     body = {"id": name(8), "limit": 20, "score_threshold": 0.9}
     usual = shared.post("/v1/search", json=body).json()["results"]
     ours = shared.post("/v1/search/item", json={"id": name(8), "k": 20, "threshold": 0.9}).json()
@@ -49,7 +51,7 @@ def test_usual_names_of_options_and_what_comes_with_a_hit(shared: TestClient) ->
         assert shared.post("/v1/search", json={"id": name(8), **both}).status_code == 422
 
 
-def test_a_stored_vector_as_json_and_as_bytes(shared: TestClient) -> None:
+def test_stored_vector_is_returned_as_json_and_as_bytes(shared: TestClient) -> None:
     told = shared.get(f"/v1/vectors/{name(3)}").json()
     raw = shared.get(f"/v1/vectors/{name(3)}", headers={"Accept": "application/octet-stream"})
     assert np.allclose(np.frombuffer(raw.content, "<f4"), told["vector"])
@@ -58,7 +60,7 @@ def test_a_stored_vector_as_json_and_as_bytes(shared: TestClient) -> None:
     assert shared.get(f"/v1/vectors/{name(3)}", params={"space": "x"}).status_code == 409
 
 
-def test_the_vector_of_an_item_below_the_item(client: TestClient) -> None:
+def test_item_vector_path_returns_the_stored_vector(client: TestClient) -> None:
     plain = client.get(f"/v1/vectors/{name(4)}").json()
     assert client.get(f"/v1/items/{name(4)}/vector").json() == plain
     assert client.get("/v1/items/no-such/vector").status_code == 404
@@ -68,7 +70,7 @@ def test_the_vector_of_an_item_below_the_item(client: TestClient) -> None:
     assert client.get("/v1/vectors/odd/vector").json()["vector"] == plain["vector"]
 
 
-def test_facets_count_values_of_what_matches(shared: TestClient) -> None:
+def test_facets_count_values_of_matching_items(shared: TestClient) -> None:
     answer = shared.post("/v1/facets", json={"fields": ["labels", "nothing"]}).json()
     assert (answer["items"], answer["complete"], answer["facets"]["nothing"]) == (60, True, [])
     counts = {one["value"]: one["count"] for one in answer["facets"]["labels"]}
@@ -80,7 +82,7 @@ def test_facets_count_values_of_what_matches(shared: TestClient) -> None:
     assert shared.post("/v1/facets", json={}).json()["items"] == 60
 
 
-def test_items_by_a_part_of_their_id_or_payload(shared: TestClient) -> None:
+def test_items_contains_matches_parts_of_id_and_payload(shared: TestClient) -> None:
     page = shared.get("/v1/items", params={"contains": "KIND3", "limit": 4}).json()
     rest = shared.get("/v1/items", params={"contains": "kind3", "after": page["next"]}).json()
     seen = [item["id"] for item in (*page["items"], *rest["items"])]
@@ -101,7 +103,7 @@ def test_patch_merges_and_put_replaces_the_payload(client: TestClient) -> None:
     assert client.put(path, json={"payload": {}, "uri": "x"}).status_code == 422
 
 
-def test_near_identical_items_are_found_in_groups(client: TestClient) -> None:
+def test_duplicates_groups_near_identical_items(client: TestClient) -> None:
     vector = vector_of(client, 5)
     moved = (np.array(vector) + 1e-4).tolist()
     for id, one in {"copy/a": vector, "copy/b": moved}.items():
@@ -113,7 +115,7 @@ def test_near_identical_items_are_found_in_groups(client: TestClient) -> None:
     assert group["score"] == pytest.approx(1.0, abs=1e-5)
 
 
-def test_the_document_names_every_operation_once_and_its_own_answers(shared: TestClient) -> None:
+def test_openapi_operation_ids_are_unique_and_statuses_are_of_the_route(shared: TestClient) -> None:
     document = shared.get("/openapi.json").json()
     operations = [one for path in document["paths"].values() for one in path.values()]
     names = [one["operationId"] for one in operations]

@@ -14,7 +14,7 @@ from tests.service.conftest import Serve
 from tests.service.test_routes_search import service_of
 
 
-def test_info_is_what_the_gallery_holds(shared: TestClient) -> None:
+def test_gallery_info_matches_the_stored_items(shared: TestClient) -> None:
     info = shared.get("/v1/gallery").json()
     state = service_of(shared).gallery.state
     live = state.live[0]
@@ -38,7 +38,7 @@ def test_verify_healthz_and_readyz_report_a_good_gallery(shared: TestClient) -> 
     assert shared.get("/readyz").json() == {"status": "ready"}
 
 
-def test_a_gallery_that_does_not_answer_is_not_ready(serve: Serve) -> None:
+def test_readyz_of_a_closed_gallery_is_503(serve: Serve) -> None:
     client = serve()
     service_of(client).gallery.close()
     assert client.get("/readyz").status_code == 503
@@ -116,7 +116,7 @@ def test_metrics_count_requests_items_and_queues(shared: TestClient) -> None:
     assert "some-very-special-name" not in shared.get("/metrics").text
 
 
-def test_the_page_is_a_fixed_set_of_files(shared: TestClient, tmp_path: Path) -> None:
+def test_page_serves_only_its_own_files(shared: TestClient, tmp_path: Path) -> None:
     page = load_page()
     answer = shared.get("/")
     assert answer.status_code == 200

@@ -20,7 +20,7 @@ def path(id: str) -> str:
     return f"/v1/items/{quote(id, safe='')}"
 
 
-def test_pages_of_items_hold_each_item_once(shared: TestClient) -> None:
+def test_item_pages_hold_each_item_once(shared: TestClient) -> None:
     seen: list[str] = []
     after: str | None = ""
     while after is not None:
@@ -62,7 +62,7 @@ def test_an_item_put_as_image_is_embedded_stored_and_found(client: TestClient) -
     assert client.get(path(id)).status_code == 404
 
 
-def test_the_file_names_of_clients_are_never_used(client: TestClient, tmp_path: Path) -> None:
+def test_put_image_ignores_the_client_file_name(client: TestClient, tmp_path: Path) -> None:
     before = {file for file in tmp_path.rglob("*") if file.is_file()}
     for number, evil in enumerate(["../../evil.png", "/etc/evil.png", "a\\..\\evil.png", ""]):
         client.put(path(f"e{number}"), files={"file": (evil or "x", encoded(number))})
@@ -76,7 +76,7 @@ def test_the_file_names_of_clients_are_never_used(client: TestClient, tmp_path: 
     assert all(file.suffix == ".image" for file in new if file.is_relative_to(uploads))
 
 
-def test_an_item_that_keeps_its_image_when_another_shows_the_same(client: TestClient) -> None:
+def test_shared_image_is_kept_when_one_of_its_items_is_deleted(client: TestClient) -> None:
     for id in ("a", "b"):
         client.put(path(id), files={"file": encoded(5)})
     client.delete(path("a"))
@@ -109,7 +109,7 @@ def test_a_batch_is_written_whole_or_not_at_all(client: TestClient) -> None:
     assert client.post("/v1/items", json={"items": ragged}).status_code == 422
 
 
-def test_an_item_that_a_rollback_would_lose_is_refused(client: TestClient) -> None:
+def test_put_without_an_old_vector_during_an_upgrade_is_refused(client: TestClient) -> None:
     service = service_of(client)
     old, new = (one.space for one in service.encoders.loaded)
     Upgrade.start(service.gallery, to=new, order="random")
@@ -129,7 +129,7 @@ def test_an_item_that_a_rollback_would_lose_is_refused(client: TestClient) -> No
     assert client.get("/v1/upgrade").json()["would_vanish"] == 0
 
 
-def test_during_an_upgrade_new_items_come_in_both_spaces(client: TestClient) -> None:
+def test_put_image_during_an_upgrade_writes_both_spaces(client: TestClient) -> None:
     service = service_of(client)
     old, new = (one.space for one in service.encoders.loaded)
     Upgrade.start(service.gallery, to=new, order="random")
@@ -151,7 +151,7 @@ def test_writes_are_in_the_audit_log_with_the_caller(client: TestClient) -> None
     assert entries[1]["details"] == {"count": 1, "first": "seen"}
 
 
-def test_without_a_place_for_images_vectors_still_work(serve: Serve, tmp_path: Path) -> None:
+def test_put_image_without_an_uploads_folder_is_409(serve: Serve, tmp_path: Path) -> None:
     client = serve()
     service_of(client).image_roots.uploads = None
     answer = client.put(path("x"), files={"file": encoded(1)})
@@ -238,7 +238,7 @@ def test_readers_see_where_an_image_is_from_the_allowed_folder_on(serve: Serve, 
 
 
 @pytest.mark.parametrize("bad", ["1.0", True, None])
-def test_numbers_of_a_vector_are_numbers(client: TestClient, bad: object) -> None:
+def test_vector_with_strings_or_booleans_is_422(client: TestClient, bad: object) -> None:
     vector = [1.0] * 15 + [bad]
     assert client.put("/v1/items/x", json={"vector": vector}).status_code == 422
     assert client.post("/v1/search/vector", json={"vector": vector}).status_code == 422

@@ -241,7 +241,7 @@ def test_traffic_splits_image_searches_and_the_status_counts_each_arm(client: Te
     assert arms["new"]["p99_ms"] >= arms["new"]["p50_ms"] > 0
 
 
-def test_in_shadow_each_query_is_asked_of_the_new_way_too(client: TestClient) -> None:
+def test_shadow_upgrade_compares_each_image_query_with_the_new_way(client: TestClient) -> None:
     start_both(client, traffic=0.0)
     service = service_of(client)
     spaces = [one.space for one in service.encoders.loaded]

@@ -186,7 +186,7 @@ def test_a_client_cannot_name_a_folder_of_the_server(client: TestClient) -> None
     assert answer.status_code == 422
 
 
-def test_an_unknown_order_is_a_field_that_cannot_be_used(client: TestClient) -> None:
+def test_unknown_order_is_422(client: TestClient) -> None:
     refused = client.post("/v1/upgrade/start", json={"order": "nonsense"})
     assert refused.status_code == 422
     assert "uncertainty" in refused.json()["error"]["message"]

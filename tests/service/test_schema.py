@@ -52,7 +52,7 @@ def api(shop: Shop, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     close(service)
 
 
-def test_the_document_is_valid_openapi() -> None:
+def test_openapi_document_is_valid() -> None:
     document = plain_document()
     validate(document)
     ids = [

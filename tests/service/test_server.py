@@ -75,7 +75,7 @@ def command(*arguments: str, environment: dict[str, str] | None = None) -> tuple
     return done.returncode, done.stderr
 
 
-def test_every_line_of_the_log_is_json_whatever_a_library_prints(
+def test_server_log_lines_are_json_whatever_a_library_prints(
     shop: Shop, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TEST_NOTICE", "an encoder has something to say")
@@ -87,7 +87,7 @@ def test_every_line_of_the_log_is_json_whatever_a_library_prints(
     assert lines[-1]["message"] == "stopped"
 
 
-def test_beyond_loopback_it_does_not_start_without_tokens(place: str, tmp_path: Path) -> None:
+def test_server_beyond_loopback_without_tokens_does_not_start(place: str, tmp_path: Path) -> None:
     code, said = command("--gallery", place, "--host", "0.0.0.0", "--port", "0")
     assert code == 2
     assert "can be reached from other machines" in said

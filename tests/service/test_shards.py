@@ -32,7 +32,7 @@ def put(client: TestClient, places: dict[str, str | None]) -> None:
         assert client.put(path(id), json={"vector": vector, "uri": uri}).status_code == 200
 
 
-def test_thumbnails_and_pixels_are_those_of_the_file(
+def test_shard_thumbnails_and_pixels_equal_those_of_the_file(
     serve: Serve, shop: Shop, shards: Path
 ) -> None:
     client = serve(images=(shards, shop.images))
@@ -55,7 +55,7 @@ def test_thumbnails_and_pixels_are_those_of_the_file(
     assert set(made.hopeless) == {"broken", "other"}
 
 
-def test_uris_outside_the_shards_are_not_opened(serve: Serve, shards: Path, tmp_path: Path) -> None:
+def test_uri_outside_the_shards_is_not_opened(serve: Serve, shards: Path, tmp_path: Path) -> None:
     client = serve(images=(shards,))
     (shards / "link.tar").symlink_to(tmp_path / "secret.tar")
     (shards / "cut.tar").write_bytes((shards / "a.tar").read_bytes()[:700])
@@ -86,7 +86,7 @@ def test_uris_outside_the_shards_are_not_opened(serve: Serve, shards: Path, tmp_
         assert str(tmp_path) not in answer.text
 
 
-def test_an_image_in_a_shard_has_the_limit_of_a_file(serve: Serve, shards: Path) -> None:
+def test_image_in_a_shard_beyond_the_byte_limit_is_refused(serve: Serve, shards: Path) -> None:
     most = len(encoded(1))
     write_shard(shards / "b.tar", {"1.png": encoded(1), "2.png": encoded(1) + b"\0"})
     client = serve(images=(shards,), limits=replace(QUICK, image_bytes=most))

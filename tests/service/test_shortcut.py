@@ -45,12 +45,12 @@ def test_shortcut_handles_only_the_exact_method_and_path() -> None:
     assert asked(app, "POST", "/v1/search/vector", kind="websocket") == "long way"
 
 
-def test_of_a_header_that_comes_twice_the_first_counts() -> None:
+def test_duplicated_header_uses_the_first_value() -> None:
     raw = [(b"host", b"a"), (b"x-request-id", b"1"), (b"host", b"b"), (b"odd", b"\xe9")]
     assert first_headers({"headers": raw}) == {"host": "a", "x-request-id": "1", "odd": "é"}
 
 
-def test_a_log_line_is_one_json_object_with_its_fields() -> None:
+def test_log_line_is_one_json_object_with_its_fields() -> None:
     seen: list[logging.LogRecord] = []
 
     class Keep(logging.Handler):

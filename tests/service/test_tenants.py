@@ -42,7 +42,7 @@ def ids(answer: Any) -> list[str]:
     return [hit["id"] for hit in answer.json()["results"]]
 
 
-def test_a_tenant_finds_its_own_items_however_it_asks(client: TestClient) -> None:
+def test_tenant_search_returns_only_its_own_items(client: TestClient) -> None:
     acme = bearer(ACME)
     vector = client.get("/v1/items/one/vector", headers=acme).json()["vector"]
     assert client.get("/v1/items/one/vector", headers=bearer(OTHER)).json()["vector"] != vector
@@ -66,7 +66,7 @@ def test_a_tenant_finds_its_own_items_however_it_asks(client: TestClient) -> Non
     assert {"acme:one", "beta:two", "kind0/0000"} <= set(ids(everything))
 
 
-def test_a_tenant_reads_its_own_items_and_no_others(client: TestClient) -> None:
+def test_tenant_reads_only_its_own_items(client: TestClient) -> None:
     acme = bearer(ACME)
     page = client.get("/v1/items", params={"limit": 1}, headers=acme).json()
     assert [item["id"] for item in page["items"]] == ["one"]
@@ -80,7 +80,7 @@ def test_a_tenant_reads_its_own_items_and_no_others(client: TestClient) -> None:
         assert asked.status_code == 404
 
 
-def test_all_else_is_refused_to_a_tenant(client: TestClient) -> None:
+def test_tenant_token_on_other_routes_is_forbidden(client: TestClient) -> None:
     for route in TABLE:
         if route.key in OF_TENANTS or route.role == "open":
             continue
@@ -89,7 +89,7 @@ def test_all_else_is_refused_to_a_tenant(client: TestClient) -> None:
         assert answer.status_code == 403, route.key
 
 
-def test_tenants_of_the_token_file(tmp_path: Path) -> None:
+def test_tenant_tokens_are_read_from_the_token_file(tmp_path: Path) -> None:
     file = tmp_path / "tokens.toml"
     file.write_text(f'admin = "{ADMIN}"\n[tenants]\nacme = "{ACME}"\n')
     file.chmod(0o600)

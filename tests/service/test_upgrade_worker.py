@@ -57,7 +57,7 @@ def test_new_server_continues_the_backfill_recorded_in_the_gallery(
         close(service)
 
 
-def test_an_interrupted_forget_is_completed(shop: Shop, tmp_path: Path) -> None:
+def test_interrupted_forget_is_completed_by_a_new_server(shop: Shop, tmp_path: Path) -> None:
     import dataclasses
 
     service = open_service(shop, make_gallery(shop, tmp_path / "g.midspan", count=12))
@@ -104,7 +104,7 @@ def test_closing_stops_within_a_batch_and_keeps_the_run_request(shop: Shop, tmp_
     close(service)
 
 
-def test_stored_images_have_names_of_their_content(tmp_path: Path) -> None:
+def test_stored_images_are_named_by_their_digest(tmp_path: Path) -> None:
     image_roots = ImageRoots(images=(), uploads=tmp_path / "up")
     first = image_roots.store("a", b"one")
     assert image_roots.store("a", b"one") == first
@@ -122,7 +122,7 @@ def test_stored_images_have_names_of_their_content(tmp_path: Path) -> None:
     assert not Path(first).exists()
 
 
-def test_rows_of_an_image_set_are_read_as_images(shop: Shop, tmp_path: Path) -> None:
+def test_image_set_rows_are_read_as_images(shop: Shop, tmp_path: Path) -> None:
     import numpy as np
 
     from midspan.data import ImageSet, save_npz
@@ -144,7 +144,7 @@ def test_rows_of_an_image_set_are_read_as_images(shop: Shop, tmp_path: Path) -> 
         close(service)
 
 
-def test_settings_from_a_file_under_those_of_the_command_line(tmp_path: Path) -> None:
+def test_command_line_overrides_the_settings_file(tmp_path: Path) -> None:
     file = tmp_path / "serve.toml"
     file.write_text(
         'port = 9000\nlabel_key = "kind"\nuploads = "up"\nhosts = ["shop.example"]\n'
@@ -174,7 +174,7 @@ def test_settings_from_a_file_under_those_of_the_command_line(tmp_path: Path) ->
         ServerSettings(port=70000)
 
 
-def test_an_encoder_of_another_gallery_is_refused_at_the_start(shop: Shop, tmp_path: Path) -> None:
+def test_server_start_with_an_encoder_of_another_space_raises(shop: Shop, tmp_path: Path) -> None:
     from midspan.errors import SpaceMismatch
     from midspan.gallery import Gallery
     from midspan.service.resources import Resources
