@@ -289,6 +289,20 @@ STRENGTHS: list[Candidate] = [
     _strength(3.0, 1.0, class_weight=1.0, trust_width=0.2),
     _strength(3.0, 1.0, class_weight=1.0, scale=24.0),
     _strength(3.0, 1.0, class_weight=1.0, scale=6.0),
+    Candidate({"name": "trusted-matching"}),  # the defaults, and whitened
+    Candidate({"name": "trusted-matching", "whitening": 1.0}),
+    Candidate(
+        {"name": "trusted-matching", "whitening": 1.0, "contrast_weight": 0.3, "class_weight": 0.3}
+    ),
+    Candidate(
+        {
+            "name": "trusted-matching",
+            "whitening": 1.0,
+            "contrast_weight": 0.1,
+            "class_weight": 0.1,
+            "pull_weight": 5.0,
+        }
+    ),
 ]
 
 
