@@ -32,6 +32,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from midspan.average_precision import average_precision
 from midspan.bridges import Ridge
 from midspan.evaluation import search_exact
 from midspan.gallery.routing import SAMPLE, moments, standardise
@@ -183,7 +184,7 @@ def qualities(world: World, scores: Floats) -> npt.NDArray[np.float64]:
     return np.array(
         [
             np.mean([(ranks < 10).sum() / 10 for ranks in found]),
-            np.mean([np.mean(np.arange(1, len(r) + 1) / (r + 1)) for r in found]),
+            np.mean([average_precision(r[None], np.array([len(r)])) for r in found]),
             (was_right & ~right).mean(),
         ]
     )

@@ -26,6 +26,7 @@ BASE = {
     "progress",
     "html_table",
     "wire",
+    "average_precision",
 }
 # package → packages that it may import, besides the base and itself
 MAP: dict[str, set[str]] = {
@@ -52,6 +53,7 @@ INSIDE_BASE = {
     "progress": set[str](),
     "wire": {"wire"},
     "html_table": set[str](),
+    "average_precision": {"spaces"},
     "config": {"deprecation", "errors"},
     "evidence": {"errors"},
     "labels": {"errors"},

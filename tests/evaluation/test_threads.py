@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from midspan.evaluation.threads import Threads, workers
 
@@ -60,3 +61,25 @@ def test_workers_follow_the_environment(monkeypatch: pytest.MonkeyPatch) -> None
     assert workers() == 5
     monkeypatch.setenv("OMP_NUM_THREADS", "0")
     assert workers() == 16
+
+
+def test_threads_inside_each_other_hold_blas_to_one_thread_and_restore_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    monkeypatch.setattr("midspan.evaluation.threads.os.sched_getaffinity", lambda _: range(2))
+    with threadpool_limits(limits=2, user_api="blas"):
+        before = blas_threads()
+        with Threads(multiplications=1) as small:
+            assert (small.size, blas_threads()) == (1, before)
+        with Threads():
+            with Threads():
+                assert blas_threads() == {1}
+            assert blas_threads() == {1}
+        assert blas_threads() == before
+
+
+def blas_threads() -> set[int]:
+    return {
+        library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"
+    }

@@ -44,12 +44,12 @@ def test_best_keeps_the_k_largest_of_many_small_and_large_additions() -> None:
             lines.append(np.full(size, query))
             keys.append(pack(scores, places))
             everything[query] += zip((-scores).tolist(), places.tolist(), strict=True)
-        best.add(0, 3, np.concatenate(lines), np.concatenate(keys))
+        best.add(np.concatenate(lines), np.concatenate(keys), rows=size)
     scores, places = best.sorted()
     assert scores[0].tolist() == [-np.inf] * 5
     for query in (1, 2):
         expected = sorted(everything[query])[:k]
         assert places[query].tolist() == [place for _, place in expected]
         assert scores[query].tolist() == [-score for score, _ in expected]
-    best.settle(0, 3)
+    best.settle()
     assert best.floor[1, 0] == scores[1, -1]

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from midspan.average_precision import average_precision, hit_ranks
 from midspan.bridges.base import Float64
 from midspan.labels import codes
 from midspan.spaces import Metric
@@ -64,18 +65,14 @@ def average_precisions(
     times: Float64 | float = 1.0,
 ) -> Float64:
     """(N,) AP by class, each query's own row left out; NaN where a class has no other item."""
-    result = np.full(len(queries), np.nan)
+    result = np.empty(len(queries))
     if labels.dtype.kind == "U":  # text once, not in each block
         (labels,) = codes(labels)
-    places, counted = np.arange(1, len(gallery)), np.broadcast_to(times, len(queries))
+    counted = np.broadcast_to(times, len(queries))
     for rows, block in score_blocks(queries, gallery, metric):
         own = np.arange(rows.start, rows.stop)
         block[np.arange(len(block)), own] = -np.inf  # sorts last, then cut off
         order = np.argsort(-block, axis=1, kind="stable")[:, :-1]
-        right = labels[order] == labels[rows][:, None]
-        total = right.sum(axis=1)
-        hits = np.cumsum(right, axis=1)
-        precision = hits / np.maximum(hits + counted[rows][:, None] * (places - hits), 1e-9)
-        some = total > 0
-        result[rows][some] = (precision * right).sum(axis=1)[some] / total[some]
+        ranks, n = hit_ranks(labels[order] == labels[rows][:, None])
+        result[rows] = average_precision(ranks, n, times=counted[rows])
     return result

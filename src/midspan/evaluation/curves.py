@@ -11,23 +11,23 @@ are sums of them. Two products and four comparisons make the curve, however many
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from midspan.average_precision import NEVER
 from midspan.errors import EvaluationError
 from midspan.evaluation.mixed import MixedScorer, mixed_ranks
 from midspan.evaluation.ranking import parse_metric
-from midspan.evaluation.ranks import NEVER, countable, queries_at_once
+from midspan.evaluation.ranks import countable, queries_at_once
 from midspan.evaluation.relevance import NO_ROW
 from midspan.evaluation.retrieval import by_labels, pairs_of
 from midspan.evaluation.scores import FloatArray64
-from midspan.evaluation.threads import Threads
+from midspan.evaluation.threads import Buffers, Threads
 from midspan.spaces import Embeddings, IntArray
 
-LINES = 64  # queries that a thread takes at a time
+LINES = 64  # queries that are compared together
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,21 +96,27 @@ def backfill_curve(
     recall = parse_metric("recall@1")
     asked = np.flatnonzero(relevant.counts)
     asked = asked[np.argsort(-relevant.counts[asked], kind="stable")]
-    at_once = queries_at_once(scorer.n_columns)
-    room = np.empty((2, min(at_once, len(asked)) * scorer.n_columns), dtype=np.float32)
-    with Threads() as threads:
-        for start in range(0, len(asked), at_once):
+    buffers = Buffers()
+    with Threads(multiplications=2.0 * len(asked) * scorer.old.gallery.size) as threads:
+        at_once = queries_at_once(scorer.n_columns, threads.size)
+
+        def measure(start: int) -> None:
             queries = asked[start : start + at_once]
             rows = countable(relevant, ignored, queries)
+            room = buffers.take("scores", 2 * len(queries) * scorer.n_columns).reshape(2, -1)
             lines = scorer.lines(queries, rows, ignored, room)
             ranks = np.empty((len(cuts), *rows.shape), dtype=np.int64)
-            threads.spread(partial(mixed_ranks, scorer, lines, ranks), len(queries), step=LINES)
+            for first in range(0, len(queries), LINES):
+                mixed_ranks(scorer, lines, ranks, first, min(first + LINES, len(queries)))
             np.copyto(ranks, NEVER, where=rows == NO_ROW)
             ranks.sort(axis=2)
             lined_up = ranks.reshape(-1, rows.shape[1])  # point by point
             n = np.tile((rows != NO_ROW).sum(axis=1), len(cuts))
             per_query[:, queries] = parsed.per_query(lined_up, n).reshape(len(cuts), -1)
             hits[:, queries] = recall.per_query(lined_up, n).reshape(len(cuts), -1)
+
+        for _ in threads.map(measure, range(0, len(asked), at_once)):
+            pass
     answered = np.isfinite(per_query[0])
     if not answered.any():
         raise EvaluationError(

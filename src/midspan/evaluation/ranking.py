@@ -21,9 +21,10 @@ from functools import partial
 
 import numpy as np
 
+from midspan.average_precision import NEVER, average_precision, precisions
 from midspan.config import look_up
 from midspan.errors import EvaluationError
-from midspan.evaluation.ranks import NEVER, relevant_ranks
+from midspan.evaluation.ranks import relevant_ranks
 from midspan.evaluation.scores import FloatArray64
 from midspan.spaces import IntArray
 
@@ -61,30 +62,25 @@ __all__ = [
 ]
 
 
-def average_precision(ranks: IntArray, n: IntArray) -> FloatArray64:
-    """Mean over all relevant items of the precision at their rank (Market-1501, PML, sklearn)."""
-    return _over(_precisions(ranks).sum(axis=1), n)
-
-
 def average_precision_trapezoid(ranks: IntArray, n: IntArray) -> FloatArray64:
     """Revisited Oxford and Paris: the precisions before and at each hit, averaged."""
     there = ranks != NEVER
     hits = np.arange(ranks.shape[1])  # (R,) relevant items before this one
     before = np.divide(hits, ranks, out=np.ones(ranks.shape), where=ranks > 0)
-    area = np.where(there, 0.5 * (before + _precisions(ranks)), 0.0)
+    area = np.where(there, 0.5 * (before + precisions(ranks)), 0.0)
     return _over(area.sum(axis=1), n)
 
 
 def map_at_k(ranks: IntArray, n: IntArray, *, k: int) -> FloatArray64:
     """Precisions at the hits among the first k, over min(n, k) (GLDv2 with k = 100)."""
-    precisions = np.where(ranks < check_k(k), _precisions(ranks), 0.0)
-    return _over(precisions.sum(axis=1), np.minimum(n, k))
+    among_k = np.where(ranks < check_k(k), precisions(ranks), 0.0)
+    return _over(among_k.sum(axis=1), np.minimum(n, k))
 
 
 def map_at_r(ranks: IntArray, n: IntArray) -> FloatArray64:
     """Precisions at the hits among the first R = n, over R (Musgrave et al., 2020)."""
-    precisions = np.where(ranks < n[:, None], _precisions(ranks), 0.0)
-    return _over(precisions.sum(axis=1), n)
+    among_r = np.where(ranks < n[:, None], precisions(ranks), 0.0)
+    return _over(among_r.sum(axis=1), n)
 
 
 def r_precision(ranks: IntArray, n: IntArray) -> FloatArray64:
@@ -123,13 +119,6 @@ def check_k(k: int) -> int:
     if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
         raise EvaluationError(f"expected k to be a whole number of at least 1, got {k!r}")
     return int(k)
-
-
-def _precisions(ranks: IntArray) -> FloatArray64:
-    """(Q, R) precision at the rank of each relevant item, 0 where there is none."""
-    counts = np.arange(1, ranks.shape[1] + 1)
-    there = ranks != NEVER
-    return np.where(there, counts / (np.where(there, ranks, 0) + 1.0), 0.0)
 
 
 def _over(total: FloatArray64 | IntArray, n: IntArray) -> FloatArray64:

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from midspan.average_precision import NEVER
 from midspan.errors import EvaluationError, VectorError
 from midspan.evaluation.counting import ranks_of
 from midspan.evaluation.relevance import NO_ROW, Ignored, Relevance, RowLists
 from midspan.evaluation.scores import as_matrix, check_metric, middle, prepare, prepared_dim
 from midspan.evaluation.search import ignored_rows
-from midspan.evaluation.threads import Threads
+from midspan.evaluation.threads import Buffers, Threads
 from midspan.evaluation.ties import Doubles, find_doubles, id_order, inverse, quick_keys
 from midspan.spaces import Embeddings, FloatArray, IntArray, Metric, check_comparable
 
-NEVER = np.iinfo(np.int64).max  # the rank of what is not there
 SCORE_BYTES = 16 * 2**20  # scores of one chunk of queries with the whole gallery …
 MOST_SCORE_BYTES = 512 * 2**20  # … or this, before fewer than 64 queries go together
-LINES = 64  # queries that a thread takes at a time
+LINES = 64  # queries that are compared together
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +136,10 @@ class Scorer:
     def n_gallery(self) -> int:
         return len(self.keys)
 
+    @property
+    def n_columns(self) -> int:
+        return len(self.gallery)
+
     def column(self, rows: IntArray) -> IntArray:
         return rows if self.columns is None else self.columns[rows]
 
@@ -154,8 +157,9 @@ def vectors_of(items: Embeddings | npt.NDArray[Any], *, what: str) -> npt.NDArra
     return items.vectors if isinstance(items, Embeddings) else as_matrix(items, what=what)
 
 
-def queries_at_once(n_gallery: int) -> int:
-    line = 4 * max(1, n_gallery)
+def queries_at_once(n_gallery: int, threads: int) -> int:
+    """Queries in a chunk; each thread has a chunk of its own."""
+    line = 4 * max(1, n_gallery) * threads
     fewest = max(1, min(64, MOST_SCORE_BYTES // line))
     return min(2048, max(fewest, SCORE_BYTES // line))
 
@@ -165,40 +169,32 @@ def rank_chunks(scorer: Scorer, *, relevant: Relevance, ignored: Ignored) -> Ite
     counts = relevant.counts
     by_count = np.argsort(-counts, kind="stable")
     asked = by_count[counts[by_count] > 0]
-    at_once = queries_at_once(scorer.n_gallery)
-    room = np.empty(min(at_once, len(asked)) * scorer.n_gallery, dtype=np.float32)
-    with Threads() as threads:
-        for start in range(0, len(asked), at_once):
+    buffers = Buffers()
+    with Threads(multiplications=float(len(asked)) * scorer.gallery.size) as threads:
+        at_once = queries_at_once(scorer.n_gallery, threads.size)
+
+        def ranked(start: int) -> Chunk:
             queries = asked[start : start + at_once]
             rows = countable(relevant, ignored, queries)
-            scores = scorer.scores(queries, room)
+            scores = scorer.scores(queries, buffers.take("scores", len(queries) * scorer.n_columns))
             columns, thresholds = ranked_items(scorer, rows, scores)
             ignored.blank(scores, queries, scorer.columns)
             ranks = np.zeros(rows.shape, dtype=np.int64)
-            work = partial(_rank_lines, ranks, scores, thresholds, columns)
-            threads.spread(work, len(queries), step=LINES)
+            for first in range(0, len(queries), LINES):
+                some = slice(first, first + LINES)
+                here = some, slice(0, int((columns[some] != NO_ROW).sum(axis=1).max(initial=0)))
+                ranks[here] = ranks_of(scores[some], thresholds[here], columns[here])
             ranks[rows == NO_ROW] = NEVER
             ranks.sort(axis=1)
-            yield Chunk(queries=queries, ranks=ranks, n=(rows != NO_ROW).sum(axis=1))
+            return Chunk(queries=queries, ranks=ranks, n=(rows != NO_ROW).sum(axis=1))
+
+        yield from threads.map(ranked, range(0, len(asked), at_once))
     nothing = by_count[counts[by_count] == 0]
     yield Chunk(
         queries=nothing,
         ranks=np.empty((len(nothing), 0), dtype=np.int64),
         n=np.zeros(len(nothing), dtype=np.int64),
     )
-
-
-def _rank_lines(  # noqa: PLR0917 (bound with partial)
-    ranks: IntArray,
-    scores: FloatArray,
-    thresholds: FloatArray,
-    columns: IntArray,
-    start: int,
-    stop: int,
-) -> None:
-    width = int((columns[start:stop] != NO_ROW).sum(axis=1).max(initial=0))
-    here = slice(start, stop), slice(0, width)
-    ranks[here] = ranks_of(scores[start:stop], thresholds[here], columns[here])
 
 
 def countable(relevant: Relevance, ignored: Ignored, queries: IntArray) -> IntArray:

@@ -1,8 +1,9 @@
 """Exact search: the k best gallery rows of each query, in bounded memory.
 
-The product of a query block and a gallery block is made by BLAS. From it only the scores that
-reach the k-th best so far are looked at; they are rare, so the search costs little more than the
-multiplication. Equal scores stand in the order of the ids, or of the rows if there are no ids.
+Each thread takes blocks of the gallery and multiplies them with blocks of queries. Of the scores
+only those that reach the k-th best so far are looked at; they are rare, so the search costs little
+more than the multiplication. Equal scores stand in the order of the ids, or of the rows if there
+are no ids.
 """
 
 from __future__ import annotations
@@ -19,15 +20,13 @@ from midspan.errors import EvaluationError, VectorError
 from midspan.evaluation.blocks import Blocks, open_blocks
 from midspan.evaluation.relevance import NO_ROW, Ignored, RowLists, among
 from midspan.evaluation.scores import as_matrix, check_metric, middle, prepare, prepared_dim
-from midspan.evaluation.threads import Threads
+from midspan.evaluation.threads import Buffers, Threads
 from midspan.evaluation.ties import Groups, find_doubles, id_order, inverse, quick_keys
 from midspan.evaluation.topk import Best, pack, reaching
 from midspan.spaces import Embeddings, FloatArray, IntArray, Metric, check_comparable
 
 GALLERY_BLOCK = 8192  # rows; NumPy compares rows of more than 4096 numbers at full speed
 QUERY_BLOCK = 512  # 512 × 8192 scores are 16 MiB, which the last cache can hold
-LINES = 128  # queries whose scores a thread looks through at a time
-PIECE = 2048  # rows of a gallery block that a thread prepares
 STATE_BYTES = 128 * 2**20  # candidates of the queries that one pass over the gallery serves
 
 
@@ -79,7 +78,8 @@ def search_exact(
         n_gallery=blocks.rows,
     )
     order = id_order(gallery.ids if isinstance(gallery, Embeddings) else None)
-    with Threads() as threads:
+    multiplications = float(len(vectors)) * blocks.rows * blocks.dim
+    with Threads(multiplications=multiplications) as threads:
         search = _Search(blocks, k=k, metric=metric, order=order, ignored=ignored, threads=threads)
         return search.run(vectors)
 
@@ -137,6 +137,7 @@ class _Search:
         self.order = order
         self.places = None if order is None else inverse(order, length=len(order))
         self.keys = np.zeros(blocks.rows, dtype=np.uint64)  # filled by the first pass
+        self.buffers = Buffers()
 
     def run(self, vectors: npt.NDArray[Any]) -> tuple[FloatArray, IntArray]:
         shape = (len(vectors), self.k)
@@ -145,10 +146,14 @@ class _Search:
         queries = prepare(vectors, metric=self.metric, what="query", side="query", centre=centre)
         at_once = max(QUERY_BLOCK, STATE_BYTES // (8 * Best.capacity(self.k)))
         for start in range(0, len(vectors), at_once):
-            part = queries[start : start + at_once]
-            best = Best(len(part), self.k)
-            self._pass(best, part, centre=centre, first_query=start)
-            scores[start : start + len(part)], places[start : start + len(part)] = best.sorted()
+            parts = [
+                _Part(queries[first : min(first + QUERY_BLOCK, start + at_once)], first, self.k)
+                for first in range(start, min(start + at_once, len(vectors)), QUERY_BLOCK)
+            ]
+            self._pass(parts, centre=centre)
+            for part in parts:
+                here = slice(part.first, part.first + len(part.queries))
+                scores[here], places[here] = part.best.sorted()
         indices = np.where(scores == -np.inf, NO_ROW, self._row(places))
         self._order_doubles(scores, indices)
         if self.metric == "l2":
@@ -156,93 +161,61 @@ class _Search:
             scores = np.minimum(2 * scores - lengths[:, None], np.float32(0))
         return scores, indices
 
-    def _pass(
-        self, best: Best, queries: FloatArray, *, centre: FloatArray | None, first_query: int
+    def _pass(self, parts: list[_Part], *, centre: FloatArray | None) -> None:
+        """Offer the whole gallery to these queries; each thread takes the next block of it."""
+        width = GALLERY_BLOCK * (8 if len(parts[0].queries) <= QUERY_BLOCK // 8 else 1)
+        work = partial(self._offer, parts, centre)
+        starts = range(0, self.blocks.rows, width)
+        for _ in self.threads.map(work, zip(starts, self.blocks.read(width), strict=True)):
+            pass
+
+    def _offer(
+        self,
+        parts: list[_Part],
+        centre: FloatArray | None,
+        block: tuple[int, npt.NDArray[Any]],
     ) -> None:
-        """Offer the whole gallery to these queries."""
-        width = GALLERY_BLOCK * (8 if len(queries) <= QUERY_BLOCK // 8 else 1)
-        room = np.empty(min(len(queries), QUERY_BLOCK) * width, dtype=np.float32)
-        first_row = 0
-        for raw in self.blocks.read(width):
-            block = self._prepared(
-                raw, centre=centre, first_row=first_row, first_pass=first_query == 0
-            )
-            for start in range(0, len(queries), QUERY_BLOCK):
-                part = queries[start : start + QUERY_BLOCK]
-                scores = room[: len(part) * len(block)].reshape(len(part), len(block))
-                np.matmul(part, block.T, out=scores)
-                work = partial(self._select, best, scores, start, first_query, first_row)
-                step = max(16, min(LINES, -(-len(part) // self.threads.size)))
-                self.threads.spread(work, len(part), step=step)
-            first_row += len(block)
+        """Offer one block to all queries."""
+        first_row, raw = block
+        rows = self._prepared(raw, centre, first_row, parts)
+        for part in parts:
+            size = len(part.queries) * len(rows)
+            scores = self.buffers.take("scores", size).reshape(-1, len(rows))
+            np.matmul(part.queries, rows.T, out=scores)
+            self._select(part, scores, first_row)
 
     def _prepared(
         self,
         raw: npt.NDArray[Any],
-        *,
         centre: FloatArray | None,
         first_row: int,
-        first_pass: bool,
+        parts: list[_Part],
     ) -> FloatArray:
-        """The prepared gallery block, made by all threads; the block itself if that is possible."""
+        if parts[0].first == 0:  # the first pass over the gallery
+            self.keys[first_row : first_row + len(raw)] = quick_keys(raw)
         width = prepared_dim(self.blocks.dim, metric=self.metric)
-        out = np.empty((len(raw), width), dtype=np.float32)
+        return prepare(
+            raw,
+            metric=self.metric,
+            what="gallery",
+            side="gallery",
+            centre=centre,
+            first_row=first_row,
+            out=self.buffers.take("rows", len(raw) * width).reshape(-1, width),
+        )
 
-        def work(start: int) -> FloatArray:
-            part = raw[start : start + PIECE]
-            if first_pass:
-                self.keys[first_row + start : first_row + start + len(part)] = quick_keys(part)
-            return prepare(
-                part,
-                metric=self.metric,
-                what="gallery",
-                side="gallery",
-                centre=centre,
-                first_row=first_row + start,
-                out=out[start : start + PIECE],
-            )
-
-        starts = range(0, len(raw), PIECE)
-        pieces = list(self.threads.map(work, starts))
-        as_they_are = [not np.may_share_memory(piece, out) for piece in pieces]
-        if all(as_they_are) and raw.dtype == np.float32 and raw.flags.c_contiguous:
-            return raw
-        for start, piece, as_it_is in zip(starts, pieces, as_they_are, strict=True):
-            if as_it_is:
-                out[start : start + PIECE] = piece
-        return out
-
-    def _select(  # noqa: PLR0917 (bound with partial)
-        self,
-        best: Best,
-        block: FloatArray,
-        start: int,
-        first_query: int,
-        first_row: int,
-        lower: int,
-        upper: int,
-    ) -> None:
-        """Offer the lines lower … upper of a block of scores to the best so far.
-
-        The floor is raised whenever the number of rows seen has doubled, so about k rows join
-        between two times: k · log2(G / k) in all.
-        """
-        scores = block[lower:upper]
-        lower, upper = start + lower, start + upper
+    def _select(self, part: _Part, scores: FloatArray, first_row: int) -> None:
+        """Offer a block of scores (q, w) to the best so far."""
         column, width = 0, scores.shape[1]
+        mask = self.buffers.take("mask", len(scores) * (width + 8), dtype=np.bool_)
         while column < width:
-            mark = 2 * self.k
-            while mark <= first_row + column:
-                mark *= 2
-            until = min(width, mark - first_row)
-            line, nth, reached = reaching(scores[:, column:until], best.floor[lower:upper])
+            until = column + part.best.step(width - column)
+            line, nth, reached = reaching(scores[:, column:until], part.best.floor, mask=mask)
             rows = first_row + column + nth
             if self.ignored:
-                counts = ~self.ignored.has(first_query + lower + line, rows)
+                counts = ~self.ignored.has(part.first + line, rows)
                 line, rows, reached = line[counts], rows[counts], reached[counts]
-            best.add(lower, upper, line, pack(reached, self._place(rows)))
-            if first_row + until == mark:
-                best.settle(lower, upper)
+            part.best.add(line, pack(reached, self._place(rows)), rows=until - column)
             column = until
 
     def _order_doubles(self, scores: FloatArray, indices: IntArray) -> None:
@@ -262,7 +235,7 @@ class _Search:
                 counts = ~self.ignored.has(part[line], rows)
                 line, rows, values = line[counts], rows[counts], values[counts]
             best = Best(len(part), self.k)
-            best.add(0, len(part), line, pack(values, self._place(rows)))
+            best.add(line, pack(values, self._place(rows)), rows=0)
             best_scores, places = best.sorted()
             scores[part] = best_scores
             indices[part] = np.where(best_scores == -np.inf, NO_ROW, self._row(places))
@@ -272,3 +245,11 @@ class _Search:
 
     def _row(self, places: IntArray) -> IntArray:
         return places if self.order is None else self.order[places]
+
+
+class _Part:
+    """Queries that are multiplied together, and their best rows so far."""
+
+    def __init__(self, queries: FloatArray, first: int, k: int) -> None:
+        self.queries, self.first = queries, first
+        self.best = Best(len(queries), k)

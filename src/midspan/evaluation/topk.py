@@ -7,8 +7,11 @@ plain integers, and no order is left to chance.
 
 from __future__ import annotations
 
+from threading import Lock
+
 import numpy as np
 
+from midspan.evaluation.scores import BoolArray
 from midspan.spaces import FloatArray, IntArray
 
 EMPTY = np.iinfo(np.int64).min  # below every key
@@ -38,11 +41,18 @@ def unpack(keys: IntArray) -> tuple[FloatArray, IntArray]:
     return scores, np.where(nothing, 0, LOW - (keys & LOW))
 
 
-def reaching(scores: FloatArray, floor: FloatArray) -> tuple[IntArray, IntArray, FloatArray]:
-    """(line, column, score) of all scores (q, w) that reach the floor (q, 1) of their line."""
+def reaching(
+    scores: FloatArray, floor: FloatArray, *, mask: BoolArray | None = None
+) -> tuple[IntArray, IntArray, FloatArray]:
+    """(line, column, score) of all scores (q, w) that reach the floor (q, 1) of their line.
+
+    mask: memory for at least (q, w) flags, w rounded up to a multiple of 8.
+    """
     lines, width = scores.shape
     padded = -(-width // 8) * 8
-    mask = np.empty((lines, padded), dtype=bool)
+    if mask is None:
+        mask = np.empty(lines * padded, dtype=bool)
+    mask = mask[: lines * padded].reshape(lines, padded)
     mask[:, width:] = False
     np.greater_equal(scores, floor, out=mask[:, :width])
     words = mask.reshape(-1).view(np.uint64)
@@ -58,7 +68,11 @@ def reaching(scores: FloatArray, floor: FloatArray) -> tuple[IntArray, IntArray,
 
 
 class Best:
-    """The k best keys of each query so far, with space for candidates that may join them."""
+    """The k best keys of some queries so far, with space for candidates that may join them.
+
+    Threads share it: `add` takes the lock. A floor that is read without it may be an older one,
+    which lets a few more candidates pass.
+    """
 
     def __init__(self, n_queries: int, k: int) -> None:
         self.k = k
@@ -66,42 +80,56 @@ class Best:
         self.keys = np.full((n_queries, self.capacity(k)), EMPTY)
         self.filled = np.zeros(n_queries, dtype=np.int64)
         self.floor = np.full((n_queries, 1), -np.inf, dtype=np.float32)  # the k-th best score
+        self.seen = 0  # rows that were offered …
+        self.settled = 0  # … when the floor was raised last
+        self.lock = Lock()
 
     @staticmethod
     def capacity(k: int) -> int:
         return k + max(2 * k, 256)
 
-    def add(self, start: int, stop: int, line: IntArray, keys: IntArray) -> None:
-        """Candidates for the queries start … stop; line counts from start and is ascending."""
-        counts = np.bincount(line, minlength=stop - start)
+    def step(self, rows: int) -> int:
+        """How many of the next rows to compare with the present floor.
+
+        The floor is raised whenever the number of rows seen has doubled, so about k rows join
+        between two times: k · log2(G / k) in all.
+        """
+        return min(rows, max(self.k, 2 * max(self.k, self.settled) - self.seen))
+
+    def add(self, line: IntArray, keys: IntArray, *, rows: int) -> None:
+        """Candidates among that many further rows; line is ascending."""
+        counts = np.bincount(line, minlength=len(self.keys))
         nth = np.arange(len(line)) - np.repeat(np.cumsum(counts) - counts, counts)
         most = int(counts.max(initial=0))
-        if (self.filled[start:stop] + counts).max(initial=0) > self.k + self.room:
-            self.settle(start, stop)
-        if most <= self.room:
-            self._put(start, line, nth, keys)
-            self.filled[start:stop] += counts
-            return
-        for first in range(0, most, self.room):  # many equal or ascending scores
-            part = (nth >= first) & (nth < first + self.room)
-            self._put(start, line[part], nth[part] - first, keys[part])
-            self.filled[start:stop] += np.clip(counts - first, 0, self.room)
-            self.settle(start, stop)
+        with self.lock:
+            self.seen += rows
+            if (self.filled + counts).max(initial=0) > self.k + self.room:
+                self.settle()
+            if most <= self.room:
+                self._put(line, nth, keys)
+                self.filled += counts
+            else:  # many equal or ascending scores
+                for first in range(0, most, self.room):
+                    part = (nth >= first) & (nth < first + self.room)
+                    self._put(line[part], nth[part] - first, keys[part])
+                    self.filled += np.clip(counts - first, 0, self.room)
+                    self.settle()
+            if self.seen >= 2 * max(self.k, self.settled):
+                self.settle()
 
-    def _put(self, start: int, line: IntArray, nth: IntArray, keys: IntArray) -> None:
-        width = self.keys.shape[1]
-        first = self.filled[start : start + int(line[-1]) + 1] if len(line) else self.filled[:0]
-        first = first + np.arange(start, start + len(first)) * width
+    def _put(self, line: IntArray, nth: IntArray, keys: IntArray) -> None:
+        first = self.filled + np.arange(len(self.keys)) * self.keys.shape[1]
         self.keys.reshape(-1)[first[line] + nth] = keys
 
-    def settle(self, start: int, stop: int) -> None:
+    def settle(self) -> None:
         """Keep the k best and raise the floor to the last of them."""
-        keys = self.keys[start:stop]
+        keys = self.keys
         keys.partition(self.room, axis=1)
         keys[:, : self.k] = np.sort(keys[:, self.room :], axis=1)[:, ::-1]  # empty ones last
         keys[:, self.k :] = EMPTY
-        self.filled[start:stop] = np.minimum(self.filled[start:stop], self.k)
-        self.floor[start:stop, 0] = unpack(keys[:, self.k - 1])[0]
+        self.filled[:] = np.minimum(self.filled, self.k)
+        self.floor[:, 0] = unpack(keys[:, self.k - 1])[0]
+        self.settled = self.seen
 
     def sorted(self) -> tuple[FloatArray, IntArray]:
         """(scores, places), both (Q, k), best first."""

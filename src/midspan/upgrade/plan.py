@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from midspan.average_precision import average_precision, hit_ranks
 from midspan.bridges import Bridge
 from midspan.errors import MidspanError
 from midspan.gallery import Gallery
@@ -269,16 +270,6 @@ def mixed_ranking(
     return ranking
 
 
-def average_precisions(ranked: npt.NDArray[np.int64], matches: Bools) -> Float64:
-    """(Q,) mean of the precisions at the matches; NaN where there is none to find."""
-    right = np.take_along_axis(matches, ranked, axis=1)
-    total = right.sum(axis=1)
-    precision = np.cumsum(right, axis=1) / np.arange(1, right.shape[1] + 1)
-    averages: Float64 = np.where(total > 0, (precision * right).sum(axis=1), np.nan)
-    averages /= np.maximum(total, 1)
-    return averages
-
-
 @dataclass(frozen=True, slots=True)
 class MixedCurve:
     """Along a backfill: mean average precision, and the queries that lost their first hit."""
@@ -328,7 +319,8 @@ def mixed_curve(
     for share in fractions:
         refreshed = place[by_id] < np.floor(share * len(order) + 1e-9)
         ranked = mixed_ranking(stale, fresh, refreshed, own=own)
-        values.append(average_precisions(ranked, matches)[answered].mean())
+        right = np.take_along_axis(matches, ranked, axis=1)
+        values.append(average_precision(*hit_ranks(right))[answered].mean())
         lost = was_right & ~_first_right(ranked, matches)
         flips.append(lost[answered].mean())
     return MixedCurve(fractions, np.array(values), np.array(flips))

@@ -20,6 +20,7 @@ import numpy as np
 from midspan.errors import EvaluationError, FormatError
 from midspan.evaluation.protocols.listing import find, image_id, known_rows, table
 from midspan.evaluation.protocols.outcome import Outcome, by_part, mean_of_answered, split_name
+from midspan.evaluation.ranking import map_at_k
 from midspan.evaluation.search import search_exact
 from midspan.spaces import Embeddings, StrArray
 
@@ -138,10 +139,6 @@ def average_precision(
     >>> round(average_precision(["a", "a", "b"], frozenset("ab")), 4)
     0.8333
     """
-    seen: set[str] = set()
-    total = 0.0
-    for rank, image in enumerate(ranked[:depth], start=1):
-        if image in relevant and image not in seen:
-            seen.add(image)
-            total += len(seen) / rank
-    return total / min(len(relevant), depth)
+    first = {image: rank for rank, image in reversed(list(enumerate(ranked[:depth])))}
+    ranks = np.array([sorted(first[image] for image in relevant & first.keys())], dtype=np.int64)
+    return float(map_at_k(ranks, np.array([len(relevant)]), k=depth)[0])
