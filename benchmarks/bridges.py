@@ -23,6 +23,9 @@ photographs, 102 classes, in two 1280-d spaces) and flowers32.npz.
                rotations want equal dims and are left out.
     speed      ridge on 100,000 pairs of 512-d beside the bare normal equations and scikit-learn;
                one 512-d query beside the bare product. Arms take turns; CPU seconds of the best.
+    auto       `fit_auto` on 3,000 pairs of lite0 and lite2 (the 2,040 and noisy copies of some of
+               them): seconds on the wall, the median of three rounds, and of the processors. Give
+               it all cores: OMP_NUM_THREADS=2.
     ensemble   query encoder lite0 at 96 px, gallery encoders lite1 and lite2 at 96 and 128 px on
                flowers32 (30 photographs a class, enlarged), ridge from each; N = 1, 2, 4, and the
                errors when the items they disagree on are left out, beside leaving out any.
@@ -347,6 +350,46 @@ def _take_turns(
     return best
 
 
+# ---- auto ---------------------------------------------------------------------------------------
+
+
+def auto_seconds(
+    old_file: Path, new_file: Path, *, pairs: int = 3000, rounds: int = 3
+) -> Iterator[Row]:
+    old, new = noisy_copies(Embeddings.load(old_file), Embeddings.load(new_file), pairs=pairs)
+    wall, processor, chosen = list[float](), list[float](), set[str]()
+    for _ in range(rounds):
+        started, work = time.perf_counter(), time.process_time()
+        selection = fit_auto(old, new)
+        wall.append(time.perf_counter() - started)
+        processor.append(time.process_time() - work)
+        chosen.add(type(selection.bridge).__name__)
+    yield Row(
+        "auto",
+        f"fit {pairs} pairs of {old.space.dim}-d",
+        f"auto: {', '.join(sorted(chosen))}",
+        seconds=float(np.median(wall)),
+        note=f"<= 12 s on two quiet cores; of the processors {min(processor):.3g} s",
+    )
+
+
+def noisy_copies(old: Embeddings, new: Embeddings, *, pairs: int) -> tuple[Embeddings, Embeddings]:
+    """All items, and copies of random ones that differ by a tenth of their length."""
+    rng = np.random.default_rng(0)
+    copied = rng.choice(len(old), pairs - len(old))
+    made = []
+    for items in old, new:
+        noise = rng.standard_normal((len(copied), items.space.dim), dtype=np.float32)
+        noise *= 0.1 * np.linalg.norm(items.vectors[copied], axis=1, keepdims=True)
+        noise /= np.sqrt(items.space.dim)
+        ids = np.concatenate([items.ids, [f"copy-{i}" for i in range(len(copied))]])
+        vectors = np.concatenate([items.vectors, items.vectors[copied] + noise])
+        assert items.labels is not None
+        labels = np.concatenate([items.labels, items.labels[copied]])
+        made.append(Embeddings(ids, vectors, items.space, {"labels": labels}))
+    return made[0], made[1]
+
+
 # ---- ensemble -----------------------------------------------------------------------------------
 
 
@@ -446,7 +489,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder with the .npz files")
     parser.add_argument(
         "--part",
-        choices=("retention", "rbt", "chance", "text", "speed", "ensemble"),
+        choices=("retention", "rbt", "chance", "text", "speed", "auto", "ensemble"),
         action="append",
     )
     parser.add_argument("--splits", type=int, default=3, help="of the classes, in retention")
@@ -477,6 +520,10 @@ def main() -> None:
             splits=given.splits,
         ),
         "speed": speed,
+        "auto": lambda: auto_seconds(
+            given.data / "flowers-efficientnet-lite0.npz",
+            given.data / "flowers-efficientnet-lite2.npz",
+        ),
         "ensemble": lambda: ensemble(given.data),
     }
     chosen = given.part or ["retention", "speed", "ensemble"]

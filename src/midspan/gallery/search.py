@@ -14,7 +14,7 @@ import json
 import time
 from collections.abc import Collection, Mapping, Sequence
 from operator import itemgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -298,21 +298,31 @@ class Searcher:
         k: int,
     ) -> list[Hit]:
         """They come by falling rank; only equal ones still have to be put in order of their ids."""
-        load = json.loads if self._catalogue.dialect == "sqlite" else parse
-        hits, last, equal = list[Hit](), np.inf, False
-        for rank, row, space, score in entries:
-            if (text := texts.get(row)) is None:
+        chosen, last, equal = list[tuple[_Ranked, ItemText]](), np.inf, False
+        for entry in entries:
+            if (text := texts.get(entry.row)) is None:
                 continue
-            if rank != last and len(hits) >= k:
+            if entry.rank != last and len(chosen) >= k:
                 break
-            equal |= rank == last
-            last = rank
-            fields = (text.id, score, spaces[space], text.uri, load(text.payload), rank)
-            hits.append(_new_hit(Hit, fields))
+            equal |= entry.rank == last
+            last = entry.rank
+            chosen.append((entry, text))
+        payloads = self._payloads([text.payload for _, text in chosen])
+        hits = [
+            _new_hit(Hit, (text.id, score, spaces[space], text.uri, payload, rank))
+            for ((rank, _, space, score), text), payload in zip(chosen, payloads, strict=True)
+        ]
         if equal:
             hits.sort(key=_by_id)
             hits.sort(key=_by_rank, reverse=True)  # which leaves equal ones as they are
         return hits if len(hits) <= k else hits[:k]
+
+    def _payloads(self, stored: list[Any]) -> list[dict[str, Any]]:
+        """Text is parsed as one list, which takes a third of the time of one by one."""
+        if self._catalogue.dialect != "sqlite":
+            return [parse(payload) for payload in stored]
+        payloads: list[dict[str, Any]] = json.loads(f"[{','.join(stored)}]")
+        return payloads
 
 
 def _arms(
