@@ -38,7 +38,8 @@ def precisions(ranks: IntArray, *, times: FloatArray64 | float = 1.0) -> FloatAr
     hits = np.arange(1, ranks.shape[1] + 1)
     wrong = np.where(there, ranks, 0) - (hits - 1)
     seen = hits + np.broadcast_to(times, len(ranks))[:, None] * wrong
-    return np.divide(hits, seen, out=np.zeros(ranks.shape), where=there)
+    result: FloatArray64 = np.divide(hits, seen, out=np.zeros(ranks.shape), where=there)
+    return result
 
 
 def average_precision(
