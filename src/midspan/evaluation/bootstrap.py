@@ -31,6 +31,13 @@ def bootstrap_ci(
     statistic: called with the means of the resamples, one (n,) array for each of `values`; returns
         (n,). Default: the mean of the first. Undefined values of it (nan, infinite) are left out.
     n: resamples, 1000 as is usual for 95 % percentile intervals (Efron and Tibshirani).
+
+    Example:
+        >>> import numpy as np
+        >>> import midspan as ms
+        >>> low, high = ms.evaluation.bootstrap_ci(np.tile([0.0, 1.0], 50))
+        >>> bool(0.3 < low < 0.5 < high < 0.7)
+        True
     """
     means = bootstrap_means(*values, n=n, seed=seed)
     if means.shape[1] == 0:

@@ -17,6 +17,13 @@ def nmi(vectors: npt.NDArray[Any], labels: npt.NDArray[Any], *, seed: int = 0) -
     Normalised by the arithmetic mean of the two entropies, as scikit-learn does since 0.22 (before,
     and in papers of that time, by the geometric mean: those values are larger). One k-means++
     start; vectors are taken as they are, so normalise them first in a cosine space.
+
+    Example:
+        >>> import numpy as np
+        >>> import midspan as ms
+        >>> vectors = np.repeat(np.eye(3, dtype=np.float32), 4, axis=0)
+        >>> round(ms.evaluation.nmi(vectors, np.arange(12) // 4), 3)
+        1.0
     """
     matrix = as_matrix(vectors, what="vectors")
     values = np.asarray(labels)

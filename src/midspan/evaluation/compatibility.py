@@ -43,6 +43,11 @@ def gains(*, old: float, new: float, cross: float | Iterable[float], upper: floa
     LCE's absolute value keeps the sign of the numerator when the new encoder is meant to be weaker
     (upper < old, its Tables 2 and 4). BCT's gain compares with an improvement: it is nan if there
     is none (upper ≤ old). All are nan if upper = old.
+
+    Example:
+        >>> import midspan as ms
+        >>> round(ms.evaluation.gains(old=0.5, new=0.7, cross=0.6, upper=0.7).update, 3)
+        0.5
     """
     best = _best(cross)
     room = upper - old
@@ -75,6 +80,12 @@ def p_scores(
 
     Departs from the paper where upper < old: there the absolute value is taken, as LCE does,
     so that comp > 0.5 always means cross > old. If upper = old, comp is its limit: 0, 0.5 or 1.
+
+    Example:
+        >>> import midspan as ms
+        >>> scores = ms.evaluation.p_scores(old=0.5, new=0.7, cross=0.6, upper=0.7)
+        >>> round(scores.up, 3), round(scores.comp, 3)
+        (0.5, 0.622)
     """
     if not upper > 0 or not beta > 0:
         raise EvaluationError(f"upper = {upper} and beta = {beta}; both must be above 0")
@@ -93,6 +104,12 @@ def average_p_scores(each: Sequence[PScores]) -> PScores:
     """The mean of all three over data sets, as AdvBCT's Table 3 takes it.
 
     The mean of P_β is not the P_β of the means.
+
+    Example:
+        >>> import midspan as ms
+        >>> one = ms.evaluation.p_scores(old=0.5, new=0.7, cross=0.6, upper=0.7)
+        >>> ms.evaluation.average_p_scores([one, one]) == one
+        True
     """
     if not each:
         raise EvaluationError("no P-scores to average")
@@ -101,7 +118,13 @@ def average_p_scores(each: Sequence[PScores]) -> PScores:
 
 
 def is_compatible(*, cross: float, old: float) -> bool:
-    """BCT's criterion: new queries find more in the old gallery than old ones did."""
+    """BCT's criterion: new queries find more in the old gallery than old ones did.
+
+    Example:
+        >>> import midspan as ms
+        >>> ms.evaluation.is_compatible(cross=0.61, old=0.58)
+        True
+    """
     return bool(cross > old)
 
 
@@ -131,7 +154,15 @@ class ChainSummary:
 
 
 def chain_summary(matrix: npt.ArrayLike) -> ChainSummary:
-    """From the (T, T) matrix; what stands above the diagonal is not looked at."""
+    """From the (T, T) matrix; what stands above the diagonal is not looked at.
+
+    Example:
+        >>> import numpy as np
+        >>> import midspan as ms
+        >>> summary = ms.evaluation.chain_summary(np.array([[0.5, np.nan], [0.55, 0.6]]))
+        >>> type(summary).__name__
+        'ChainSummary'
+    """
     values: FloatArray64 = np.asarray(matrix, dtype=np.float64)
     if values.ndim != 2 or values.shape[0] != values.shape[1] or len(values) < 2:
         raise EvaluationError(f"expected a matrix of shape (T, T) with T >= 2, got {values.shape}")
@@ -161,6 +192,19 @@ def compatibility_matrix(
 
     A[t, k] is for queries of t on the gallery of k ≤ t, the query's own item left out; nan above
     the diagonal. All must have the same dimension: map the others with a bridge first.
+
+    Example:
+        >>> import numpy as np
+        >>> import midspan as ms
+        >>> rng = np.random.default_rng(0)
+        >>> labels = {"labels": np.arange(40) % 4}
+        >>> ids = np.arange(40).astype(str)
+        >>> old, new = (
+        ...     ms.Embeddings(ids, rng.normal(size=(40, 8)), ms.Space(name, 8), labels)
+        ...     for name in ("old", "new")
+        ... )
+        >>> ms.evaluation.compatibility_matrix([old, new]).shape
+        (2, 2)
     """
     if len(chain) < 2:
         raise EvaluationError(f"expected a chain of at least 2 encoders, got {len(chain)}")

@@ -81,6 +81,22 @@ def backfill_curve(
     before: (Q,) recall@1 of the service before the upgrade, old queries on old vectors; flips are
         counted from there. Default: the first point of the curve.
     exclude_column, direct: as in `evaluate`; items with the query's id are left out.
+
+    Example:
+        >>> import numpy as np
+        >>> import midspan as ms
+        >>> rng = np.random.default_rng(0)
+        >>> labels = {"labels": np.arange(40) % 4}
+        >>> ids = np.arange(40).astype(str)
+        >>> old, new = (
+        ...     ms.Embeddings(ids, rng.normal(size=(40, 8)), ms.Space(name, 8), labels)
+        ...     for name in ("old", "new")
+        ... )
+        >>> curve = ms.evaluation.backfill_curve(
+        ...     query=new, gallery_old=old, gallery_new=new, order=ids, points=5, direct=True
+        ... )
+        >>> len(curve.values)
+        5
     """
     parsed = parse_metric(metric)
     old, new = pairs_of(gallery_old, gallery_new, what="old and new gallery")

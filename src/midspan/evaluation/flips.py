@@ -38,7 +38,16 @@ class Flips:
 def flips(
     before: npt.NDArray[Any], after: npt.NDArray[Any], *, n: int = 1000, seed: int = 0
 ) -> Flips:
-    """From hits (Q,) of 0 and 1, as recall_at_k gives them; nan: no answer, left out."""
+    """From hits (Q,) of 0 and 1, as recall_at_k gives them; nan: no answer, left out.
+
+    Example:
+        >>> import numpy as np
+        >>> import midspan as ms
+        >>> before, after = np.array([1, 1, 0, 0]), np.array([1, 0, 1, 1])
+        >>> found = ms.evaluation.flips(before, after)
+        >>> found.negative, found.positive
+        (0.25, 0.5)
+    """
     hits = _paired(before, after)
     if not np.isin(hits, (0.0, 1.0)).all():
         raise EvaluationError("hits are 0 or 1; for average precisions use precision_flips")
@@ -56,7 +65,15 @@ def precision_flips(
     n: int = 1000,
     seed: int = 0,
 ) -> Flips:
-    """From any value per query: worse (better) by more than epsilon."""
+    """From any value per query: worse (better) by more than epsilon.
+
+    Example:
+        >>> import numpy as np
+        >>> import midspan as ms
+        >>> found = ms.evaluation.precision_flips(np.array([0.5, 0.5]), np.array([0.4, 0.9]))
+        >>> found.negative, found.positive
+        (0.5, 0.5)
+    """
     if not epsilon >= 0:
         raise EvaluationError(f"expected epsilon >= 0, got {epsilon}")
     values = _paired(before, after)
@@ -72,7 +89,16 @@ def flips_by_group(
     n: int = 1000,
     seed: int = 0,
 ) -> dict[str, Flips]:
-    """Flips of hits inside each group of queries (class, country …) that has an answered query."""
+    """Flips of hits inside each group of queries (class, country …) that has an answered query.
+
+    Example:
+        >>> import numpy as np
+        >>> import midspan as ms
+        >>> before, after = np.array([1, 1, 0, 0]), np.array([1, 0, 1, 1])
+        >>> groups = np.array(["shoes", "shoes", "bags", "bags"])
+        >>> ms.evaluation.flips_by_group(before, after, groups)["shoes"].negative
+        0.5
+    """
     first, second, names = np.asarray(before), np.asarray(after), np.asarray(groups)
     if names.shape != first.shape:
         raise EvaluationError(f"{names.shape} group names for {first.shape} queries")

@@ -57,6 +57,16 @@ def identify(
     """Probes (P, D) against a gallery (G, D), at most about `block` scores at a time.
 
     Gallery rows that are bit for bit the same score the same, whatever BLAS makes of them.
+
+    Example:
+        >>> import numpy as np
+        >>> import midspan as ms
+        >>> vectors, people = np.eye(4, dtype=np.float32), np.arange(4)
+        >>> found = ms.evaluation.identify(
+        ...     vectors, vectors[:2], probe_labels=people, gallery_labels=people[:2]
+        ... )
+        >>> ms.evaluation.rank_k(found, ranks=(1,)).tolist()
+        [1.0]
     """
     if probe_labels.dtype.kind == gallery_labels.dtype.kind == "U":  # text once, not in each block
         probe_labels, gallery_labels = codes(probe_labels, gallery_labels)
@@ -86,7 +96,18 @@ def identify(
 
 
 def identify_scores(scores: Scores, *, probe_labels: Labels, gallery_labels: Labels) -> Identified:
-    """The same from a matrix of scores (P, G)."""
+    """The same from a matrix of scores (P, G).
+
+    Example:
+        >>> import numpy as np
+        >>> import midspan as ms
+        >>> scores, people = np.array([[0.9, 0.2], [0.8, 0.3]]), np.array([1, 2])
+        >>> found = ms.evaluation.identify_scores(
+        ...     scores, probe_labels=people, gallery_labels=people
+        ... )
+        >>> ms.evaluation.rank_k(found, ranks=(1, 2)).tolist()
+        [0.5, 1.0]
+    """
     if scores.shape != (len(probe_labels), len(gallery_labels)) or 0 in scores.shape:
         raise EvaluationError(
             f"expected scores (P, G), both above 0, got shape {scores.shape} for "
@@ -113,7 +134,18 @@ def identify_scores(scores: Scores, *, probe_labels: Labels, gallery_labels: Lab
 
 
 def rank_k(result: Identified, *, ranks: Sequence[int] = (1, 5, 10)) -> FloatArray64:
-    """Closed set: share of the mated probes with a mate among the first k, for each k."""
+    """Closed set: share of the mated probes with a mate among the first k, for each k.
+
+    Example:
+        >>> import numpy as np
+        >>> import midspan as ms
+        >>> scores, people = np.array([[0.9, 0.2], [0.8, 0.3]]), np.array([1, 2])
+        >>> found = ms.evaluation.identify_scores(
+        ...     scores, probe_labels=people, gallery_labels=people
+        ... )
+        >>> ms.evaluation.rank_k(found, ranks=(1, 2)).tolist()
+        [0.5, 1.0]
+    """
     mated = _some(result.mated, "mated")
     return np.array([result.at(rank=rank)[mated].mean() for rank in ranks])
 
@@ -144,6 +176,16 @@ def tpir_at_fpir(result: Identified, *, fpir: Sequence[float] = (0.01, 0.1)) -> 
     """Share of the mated probes that are identified by the rule of IJB-C, for each FPIR.
 
     1 % and 10 % as in the published tables.
+
+    Example:
+        >>> import numpy as np
+        >>> import midspan as ms
+        >>> vectors, people = np.eye(4, dtype=np.float32), np.arange(4)
+        >>> found = ms.evaluation.identify(
+        ...     vectors, vectors[:2], probe_labels=people, gallery_labels=people[:2]
+        ... )
+        >>> ms.evaluation.tpir_at_fpir(found, fpir=(0.5,)).tolist()
+        [1.0]
     """
     mated = _some(result.mated, "mated")
     return np.array([identified_at_fpir(result, fpir=rate)[mated].mean() for rate in fpir])
@@ -152,14 +194,32 @@ def tpir_at_fpir(result: Identified, *, fpir: Sequence[float] = (0.01, 0.1)) -> 
 def tpir_at_fpir_rank(
     result: Identified, *, fpir: Sequence[float] = (0.01, 0.1), rank: int = 1
 ) -> FloatArray64:
-    """Share of the mated probes that are identified by the rule of IJB-S, for each FPIR."""
+    """Share of the mated probes that are identified by the rule of IJB-S, for each FPIR.
+
+    Example:
+        >>> import numpy as np
+        >>> import midspan as ms
+        >>> vectors, people = np.eye(4, dtype=np.float32), np.arange(4)
+        >>> found = ms.evaluation.identify(
+        ...     vectors, vectors[:2], probe_labels=people, gallery_labels=people[:2]
+        ... )
+        >>> ms.evaluation.tpir_at_fpir_rank(found, fpir=(0.5,)).tolist()
+        [1.0]
+    """
     mated = _some(result.mated, "mated")
     rates = [identified_at_fpir_rank(result, fpir=rate, rank=rank)[mated].mean() for rate in fpir]
     return np.array(rates)
 
 
 def two_gallery_average(first: FloatArray64, second: FloatArray64) -> FloatArray64:
-    """IJB-C reports the plain mean of its two galleries, whatever their sizes."""
+    """IJB-C reports the plain mean of its two galleries, whatever their sizes.
+
+    Example:
+        >>> import numpy as np
+        >>> import midspan as ms
+        >>> ms.evaluation.two_gallery_average(np.array([0.8]), np.array([0.6])).round(2).tolist()
+        [0.7]
+    """
     if first.shape != second.shape:
         raise EvaluationError(f"rates of shape {first.shape} and {second.shape}: not the same ones")
     return (first + second) / 2

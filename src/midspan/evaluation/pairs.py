@@ -42,6 +42,13 @@ def verify(blocks: Iterable[ScoreBlock], *, far: Sequence[float], n_impostor: in
 
     Kept are the genuine scores and the ⌊max FAR·n_impostor⌋+1 largest impostor scores; hence the
     number of impostor pairs must be known before (it follows from the labels).
+
+    Example:
+        >>> import numpy as np
+        >>> import midspan as ms
+        >>> block = np.array([0.9, 0.3, 0.6, 0.1]), np.array([True, True, False, False])
+        >>> ms.evaluation.verify([block], far=[0.5], n_impostor=2).tar.tolist()
+        [1.0]
     """
     if n_impostor < 1:
         raise EvaluationError("no impostor pairs: a false accept rate is not defined")
@@ -113,6 +120,14 @@ def score_pairs(
     `present` marks the templates that have a face; pairs with one that has none score −∞.
     Where a block of the list covers a dense part of the matrix of all pairs (a list sorted by
     template does), that part is multiplied whole: far cheaper than fetching two rows per pair.
+
+    Example:
+        >>> import numpy as np
+        >>> import midspan as ms
+        >>> vectors = np.eye(3, dtype=np.float32)
+        >>> left, right = np.array([0, 1]), np.array([0, 2])
+        >>> [scores.tolist() for _, scores in ms.evaluation.score_pairs(vectors, left, right)]
+        [[1.0, 0.0]]
     """
     present = _check_templates(templates, present)
     for name, rows in (("left", left), ("right", right)):

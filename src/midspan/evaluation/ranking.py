@@ -141,7 +141,13 @@ class RankingMetric:
 
 
 def parse_metric(name: str) -> RankingMetric:
-    """'map', 'recall@10' … of METRICS; 'nmi' is no ranking metric and has a function of its own."""
+    """'map', 'recall@10' … of METRICS; 'nmi' is no ranking metric and has a function of its own.
+
+    Example:
+        >>> import midspan as ms
+        >>> ms.evaluation.parse_metric("recall@10").name
+        'recall@10'
+    """
     text = name.strip().lower()
     base, at, number = text.partition("@")
     if text in METRICS and not text.endswith("@k") and text != "nmi":

@@ -49,6 +49,14 @@ def relevant_ranks(
     Ranks are ascending and filled up with NEVER. relevant: a list of gallery rows for each query,
     or SameLabel. The rest is as in `search_exact`: ignored rows are taken out before ranks are
     counted (and are not relevant), equal scores stand in the order of ids or rows.
+
+    Example:
+        >>> import numpy as np
+        >>> import midspan as ms
+        >>> gallery = np.eye(3, dtype=np.float32)
+        >>> ranks, count = ms.evaluation.relevant_ranks(gallery[:1], gallery, relevant=[[0]])
+        >>> ranks.tolist(), count.tolist()
+        ([[0]], [1])
     """
     scorer = Scorer.of(query, gallery, metric=metric, direct=direct)
     ignored = ignored_rows(

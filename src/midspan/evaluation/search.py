@@ -55,6 +55,14 @@ def search_exact(
 
     Equal scores: the lower id first if the gallery is Embeddings, else the lower row; bit-identical
     gallery rows always have equal scores. If fewer than k rows count, the rest is −inf and −1.
+
+    Example:
+        >>> import numpy as np
+        >>> import midspan as ms
+        >>> gallery = np.eye(3, dtype=np.float32)
+        >>> scores, rows = ms.evaluation.search_exact(gallery[:1], gallery, k=1)
+        >>> scores.tolist(), rows.tolist()
+        ([[1.0]], [[0]])
     """
     if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
         raise EvaluationError(f"expected k to be a whole number of at least 1, got {k!r}")

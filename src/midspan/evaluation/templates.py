@@ -71,6 +71,14 @@ def pool_templates(
     the mean. `requested` are the templates to return, whether members are at hand or not (default:
     those of the members); one without a member, or with all weights 0, is not present. Member i is
     `vectors[i]`, or `vectors[rows[i]]` where an image is in several templates or in none.
+
+    Example:
+        >>> import numpy as np
+        >>> import midspan as ms
+        >>> vectors, templates = np.eye(3, dtype=np.float32), np.array([7, 7, 9])
+        >>> pooled = ms.evaluation.pool_templates(vectors, templates, media_ids=np.arange(3))
+        >>> pooled.vectors.shape
+        (2, 3)
     """
     rows = _check_members(vectors, rows, template_ids, media_ids)
     members = len(rows)
@@ -115,6 +123,19 @@ def fuse_templates(
 
     `variances` (N, K): K = D for one number per dimension (PFE), fewer for slices (URL), 1 for one
     number per image. `rows` and `requested` as for `pool_templates`.
+
+    Example:
+        >>> import numpy as np
+        >>> import midspan as ms
+        >>> vectors, templates = np.eye(3, dtype=np.float32), np.array([7, 7, 9])
+        >>> fused = ms.evaluation.fuse_templates(
+        ...     vectors,
+        ...     np.full((3, 1), 0.1, np.float32),
+        ...     templates,
+        ...     fusion=ms.evaluation.inverse_variance_fusion,
+        ... )
+        >>> fused.vectors.shape
+        (2, 3)
     """
     rows = _check_members(vectors, rows, template_ids, template_ids)
     if variances.ndim != 2 or len(variances) != len(vectors):
@@ -137,6 +158,14 @@ def inverse_variance_fusion(vectors: Floats, variances: Floats) -> tuple[Floats,
     product of Gaussians. With K = D or K = 1 the result gets unit length as a whole (PFE), with
     slices each slice gets the same length, as URL normalises its slices (our choice; the paper
     does not say).
+
+    Example:
+        >>> import numpy as np
+        >>> import midspan as ms
+        >>> views, variances = np.eye(2, dtype=np.float32), np.array([[0.01], [100.0]], np.float32)
+        >>> fused, variance = ms.evaluation.inverse_variance_fusion(views, variances)
+        >>> fused.round(2).tolist()  # the sure view decides
+        [1.0, 0.0]
     """
     count, dim = vectors.shape
     slices = variances.shape[1]

@@ -43,6 +43,13 @@ def threshold_at_far(impostor: Scores, *, far: float | Sequence[float]) -> float
 
     Fewer than k where scores tie. (insightface takes the ROC point nearest in FAR, PFE rounds k
     and accepts at the threshold: both may accept more than FAR allows.) FAR = 1 gives −∞.
+
+    Example:
+        >>> import numpy as np
+        >>> import midspan as ms
+        >>> genuine, impostor = np.array([0.9, 0.5, 0.3]), np.array([0.6, 0.4, 0.2, 0.1])
+        >>> float(ms.evaluation.threshold_at_far(impostor, far=0.25))
+        0.4
     """
     impostor = checked(impostor, "impostor")
     rates = _rates(far)
@@ -65,8 +72,12 @@ def tar_at_far(
 ) -> float | FloatArray64:
     """Share of genuine pairs above the threshold of `threshold_at_far`.
 
-    >>> tar_at_far(np.array([0.9, 0.5, 0.3]), np.array([0.6, 0.4, 0.2, 0.1]), far=0.25)
-    0.6666666666666666
+    Example:
+        >>> import numpy as np
+        >>> import midspan as ms
+        >>> genuine, impostor = np.array([0.9, 0.5, 0.3]), np.array([0.6, 0.4, 0.2, 0.1])
+        >>> ms.evaluation.tar_at_far(genuine, impostor, far=0.25)
+        0.6666666666666666
     """
     genuine = checked(genuine, "genuine")
     thresholds = threshold_at_far(impostor, far=_rates(far))
@@ -104,7 +115,15 @@ class Roc:
 
 
 def roc(genuine: Scores, impostor: Scores) -> Roc:
-    """One point for each distinct score as the threshold, and −∞."""
+    """One point for each distinct score as the threshold, and −∞.
+
+    Example:
+        >>> import numpy as np
+        >>> import midspan as ms
+        >>> genuine, impostor = np.array([0.9, 0.5, 0.3]), np.array([0.6, 0.4, 0.2, 0.1])
+        >>> ms.evaluation.roc(genuine, impostor).thresholds.shape
+        (8,)
+    """
     genuine, impostor = checked(genuine, "genuine"), checked(impostor, "impostor")
     rising = np.unique(np.concatenate([genuine, impostor]).astype(np.float64, copy=False))
     finite = rising[np.isfinite(rising)]
@@ -120,6 +139,13 @@ def eer(genuine: Scores, impostor: Scores) -> float:
     """The rate at which false accepts and false rejects are equally frequent.
 
     Between two neighbouring points of the ROC it is interpolated linearly.
+
+    Example:
+        >>> import numpy as np
+        >>> import midspan as ms
+        >>> genuine, impostor = np.array([0.9, 0.5, 0.3]), np.array([0.6, 0.4, 0.2, 0.1])
+        >>> round(ms.evaluation.eer(genuine, impostor), 3)
+        0.333
     """
     curve = roc(genuine, impostor)
     reject = 1 - curve.tar
@@ -161,6 +187,13 @@ def kfold_accuracy(scores: Scores, same: npt.ArrayLike, folds: int | npt.ArrayLi
     `folds` is the fold of each pair, or their number: then the pairs stand fold after fold, as in
     LFW's list. The threshold lies midway between two neighbouring scores; of several equally good
     ones the highest is taken. (The released code of many papers tries a grid of 400 instead.)
+
+    Example:
+        >>> import numpy as np
+        >>> import midspan as ms
+        >>> scores, same = np.tile([0.9, 0.1], 10), np.tile([True, False], 10)
+        >>> float(ms.evaluation.kfold_accuracy(scores, same, folds=5).mean)
+        1.0
     """
     scores = checked(scores, "pair").astype(np.float64)
     same = np.asarray(same, dtype=bool)
