@@ -54,7 +54,7 @@ def test_backup_unsupported_location_or_target_raises(tmp_path: Path) -> None:
     place = tmp_path / "shop.midspan"
     Gallery.create(str(place), SPACE).close()
     (tmp_path / "there").write_text("x")
-    with pytest.raises(GalleryError, match="there already"):
+    with pytest.raises(GalleryError, match="exists already"):
         backup(str(place), tmp_path / "there")
     with pytest.raises(GalleryError, match="got none"):
         backup(str(tmp_path / "nothing.midspan"), tmp_path / "a")
