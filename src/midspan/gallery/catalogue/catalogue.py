@@ -24,7 +24,7 @@ from midspan.gallery.catalogue.database import (
     open_database,
 )
 from midspan.gallery.catalogue.sqlite import Sqlite, new_file, page_size
-from midspan.gallery.catalogue.tables import Dialect, Tables
+from midspan.gallery.catalogue.tables import Dialect, Tables, tables_of
 from midspan.gallery.catalogue.where import Condition, where
 from midspan.gallery.catalogue.work import WorkList
 from midspan.gallery.filters import Filter
@@ -109,7 +109,7 @@ class Catalogue:
     def _on(cls, place: CatalogueLocation, *, shown: str) -> Self:
         database = open_database(place, shown=shown)
         prefix = f"{place.table}_" if place.in_postgresql else ""
-        return cls(database, Tables(database.dialect, prefix=prefix))
+        return cls(database, tables_of(database.dialect, prefix))
 
     def first_write(
         self,

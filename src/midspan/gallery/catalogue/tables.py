@@ -6,6 +6,7 @@ again, so what an engine holds under a number that the catalogue does not know i
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Literal
 
 from sqlalchemy import (
@@ -173,3 +174,10 @@ class Tables:
         if postgres:
             self.row_numbers = Sequence(f"{prefix}row_numbers", metadata=metadata)
             self.sequence = Sequence(f"{prefix}sequence", metadata=metadata)
+
+
+@functools.lru_cache(maxsize=64)
+def tables_of(dialect: Dialect, prefix: str) -> Tables:
+    """All galleries with these names share the description: making it takes longer than opening
+    the file. Nothing changes it."""
+    return Tables(dialect, prefix=prefix)
