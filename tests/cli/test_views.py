@@ -11,9 +11,7 @@ from PIL import Image
 from midspan import Embeddings, Gallery, Space
 from midspan.encoders import build_encoder
 from midspan.encoders.uncertainty import UncertaintyHead
-from tests.cli.test_gallery import Run, run
-
-__all__ = ["run"]  # the fixture
+from tests.cli.conftest import Command
 
 
 def views(path: Path) -> Embeddings:
@@ -33,10 +31,10 @@ def views(path: Path) -> Embeddings:
     return embeddings
 
 
-def test_gallery_create_group_by_fuses_views(run: Run, tmp_path: Path) -> None:
+def test_gallery_create_group_by_fuses_views(midspan: Command, tmp_path: Path) -> None:
     views(tmp_path / "views.npz")
     place = tmp_path / "shop.midspan"
-    code, _, err = run(
+    code, _, err = midspan(
         *("gallery", "create", place, "--embeddings", tmp_path / "views.npz"),
         *("--group-by", "item"),
     )
@@ -48,9 +46,9 @@ def test_gallery_create_group_by_fuses_views(run: Run, tmp_path: Path) -> None:
         assert gallery.get("bag").payload["views"] == 1
 
 
-def test_gallery_create_group_by_missing_column_exits_2(run: Run, tmp_path: Path) -> None:
+def test_gallery_create_group_by_missing_column_exits_2(midspan: Command, tmp_path: Path) -> None:
     views(tmp_path / "views.npz")
-    code, _, err = run(
+    code, _, err = midspan(
         *("gallery", "create", tmp_path / "g.midspan", "--embeddings", tmp_path / "views.npz"),
         *("--group-by", "shop"),
     )
@@ -60,7 +58,7 @@ def test_gallery_create_group_by_missing_column_exits_2(run: Run, tmp_path: Path
 
 @pytest.mark.parametrize("judged", [False, True])
 def test_gallery_create_group_by_weighs_images_by_confidence(
-    run: Run, tmp_path: Path, judged: bool
+    midspan: Command, tmp_path: Path, judged: bool
 ) -> None:
     rng = np.random.default_rng(0)
     lines = ["path,item"]
@@ -82,7 +80,7 @@ def test_gallery_create_group_by_weighs_images_by_confidence(
     encoder.save(tmp_path / "encoder")
     if judged:
         UncertaintyHead.for_encoder(encoder).save(encoder, tmp_path / "encoder")
-    code, _, err = run(
+    code, _, err = midspan(
         *("gallery", "create", tmp_path / "g.midspan", "--images", tmp_path / "list.csv"),
         *("--encoder", tmp_path / "encoder", "--group-by", "item"),
     )
