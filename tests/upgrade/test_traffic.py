@@ -16,7 +16,7 @@ import pytest
 from midspan.errors import GalleryError
 from midspan.gallery import Gallery
 from midspan.upgrade import Upgrade
-from tests.upgrade.traffic_worker import Model, live
+from tests.upgrade.traffic_worker import PAUSE, Model, live
 from tests.upgrade.world import NEW, QUICK, accounted, all_hold, encoder, ids, picture, vectors
 
 ROOT = Path(__file__).parents[2]
@@ -27,7 +27,7 @@ PATIENCE = 200.0  # seconds; the machine may be busy
 def search(gallery: Gallery, stop: threading.Event) -> int:
     """Items that nobody touches are in every result, once, and results are in order."""
     query, count = vectors(["q1", "q2"], NEW), 0
-    while not stop.is_set():
+    while not stop.wait(PAUSE):
         for hits in Upgrade(gallery).search(query, k=1000):
             found = [hit.id for hit in hits]
             assert len(found) == len(set(found)), "an item twice in one result"

@@ -10,6 +10,7 @@ import json
 import random
 import select
 import sys
+import time
 from collections.abc import Callable
 
 from midspan.errors import SpaceMismatch
@@ -18,6 +19,7 @@ from midspan.upgrade import Upgrade
 from tests.upgrade.world import NEW, label, picture, vectors
 
 OWN = 30  # ids of a client
+PAUSE = 0.01  # seconds between two rounds: without it the clients take the processor of the upgrade
 Model = dict[str, str]  # id → where its picture is
 
 
@@ -26,6 +28,7 @@ def live(gallery: Gallery, name: str, go_on: Callable[[], bool]) -> tuple[int, M
     chance, model, rounds = random.Random(name), Model(), 0
     ids = [f"{name}-{place:02d}" for place in range(OWN)]
     while go_on():
+        time.sleep(PAUSE)
         rounds += 1
         some = chance.sample(ids, 3)
         if chance.random() < 0.3:
