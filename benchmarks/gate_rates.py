@@ -16,7 +16,8 @@ What takes the place of the old service, for each case:
 True retention: precision@10 of all test images as queries, as a share of the old service's; below
 0.98 the gate should not pass, otherwise it should not fail. With labels, queries are drawn with
 replacement and asked of the whole gallery (precision@10). Without, the drawn items are judged by
-what both encoders agree on.
+what both encoders agree on. "all items": galleries of about so many items, whole classes drawn, in
+which every item asks, as `finish` does; their own retention may differ from that of all classes.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from midspan.upgrade.verdicts import MIN_RETENTION, Answers
 RESULTS = Path(__file__).parent / "results" / "gate_rates.csv"
 SIZES = (100, 300, 1000)
 K = 10
+GALLERIES = (100, 300, 1000)  # items
 
 
 @dataclass(frozen=True)
@@ -162,6 +164,11 @@ def rates(change: Change, *, draws: int, free: int) -> Iterator[dict[str, object
             rows = rng.integers(0, len(labels), queries)
             verdicts.append(judge(Answers(*(one[rows] for one in (*right, *quality)))).verdict)
         yield line(change.name, retention, "labels", queries, verdicts)
+    for items in GALLERIES:
+        if 2 * items > len(labels):
+            continue
+        verdicts = [all_items_asked(change, labels, items, rng=rng) for _ in range(free)]
+        yield line(change.name, retention, "all items", items, verdicts)
     for queries in SIZES:
         if queries > len(labels):
             continue
@@ -176,6 +183,25 @@ def rates(change: Change, *, draws: int, free: int) -> Iterator[dict[str, object
             found = gate(before=before, after=after, query=query, truth=truth, k=K)
             verdicts.append(found.verdict)
         yield line(change.name, retention, "none", queries, verdicts)
+
+
+def all_items_asked(
+    change: Change, labels: np.ndarray, items: int, *, rng: np.random.Generator
+) -> str:
+    names, sizes = np.unique(labels, return_counts=True)
+    places = rng.permutation(len(names))
+    classes = names[places[: np.searchsorted(np.cumsum(sizes[places]), items) + 1]]
+    rows = np.flatnonzero(np.isin(labels, classes))
+    before, query, after = (one[rows] for one in (change.before, change.query, change.after))
+    found = [
+        labels[rows][results(*s)] == labels[rows][:, None]
+        for s in ((before, before), (query, after))
+    ]
+    first, quality = (
+        [one[:, 0].astype(np.float64) for one in found],
+        [one.mean(axis=1) for one in found],
+    )
+    return judge(Answers(*first, *quality), exhaustive=True).verdict
 
 
 def line(

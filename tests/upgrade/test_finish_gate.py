@@ -11,7 +11,7 @@ import pytest
 from midspan.errors import EvaluationError, GalleryError
 from midspan.gallery import Gallery
 from midspan.gallery.routing import find_sample, sample_kind
-from midspan.spaces import Embeddings
+from midspan.spaces import Embeddings, Space
 from midspan.upgrade import (
     GateResult,
     Record,
@@ -72,7 +72,7 @@ def test_without_a_sample_the_items_with_both_vectors_ask(tmp_path: Path) -> Non
         record = Record.of(gallery.state)
         assert record is not None
         assert record.sample is None
-        with pytest.raises(EvaluationError, match="0 items that can ask have both vectors"):
+        with pytest.raises(EvaluationError, match=r"expected 20 or more items .* got 0"):
             own_gate(gallery)
         upgrade.run(encoder(NEW), settings=QUICK)
         assert upgrade.finish().gate == "PASS"
@@ -142,6 +142,50 @@ def test_more_items_ask_where_the_sample_does_not_decide(tmp_path: Path) -> None
         first = shadow_gate(gallery, own_queries(gallery, strict))
         assert first.verdict == "INCONCLUSIVE"
         assert own_gate(gallery, strict).n_queries > 25
+
+
+def small(folder: Path, count: int, space: Space = NEW) -> Upgrade:
+    gallery = make("memory", folder, count=count)
+    return Upgrade.start(gallery, to=space, order="random")
+
+
+def test_finish_of_a_small_gallery_with_a_good_encoder_needs_no_override(tmp_path: Path) -> None:
+    """Twelve items cannot narrow an interval, but all of them can ask."""
+    upgrade = small(tmp_path, 12)
+    with upgrade.gallery as gallery:
+        upgrade.run(encoder(NEW), settings=QUICK)
+        result = own_gate(gallery)
+        assert (result.verdict, result.metric, result.n_queries) == ("PASS", "precision@2", 12)
+        assert any("every item that can ask has asked" in note for note in result.notes)
+        assert upgrade.finish().gate == "PASS"
+
+
+def test_finish_of_a_small_gallery_with_a_worse_encoder_is_inconclusive_and_refused(
+    tmp_path: Path,
+) -> None:
+    upgrade = small(tmp_path, 12)
+    with upgrade.gallery as gallery:
+        upgrade.run(from_embeddings(noise(ids(12))), settings=QUICK)
+        assert own_gate(gallery).verdict == "INCONCLUSIVE", "FAIL needs 20 queries"
+        with pytest.raises(GalleryError, match="is INCONCLUSIVE; expected PASS"):
+            upgrade.finish()
+
+
+def test_finish_of_two_items_without_override_is_refused(tmp_path: Path) -> None:
+    upgrade = small(tmp_path, 2)
+    with upgrade.gallery:
+        upgrade.run(encoder(NEW), settings=QUICK)
+        with pytest.raises(GalleryError, match="expected 3 or more items that have both vectors"):
+            upgrade.finish()
+        assert upgrade.finish(override="two items").left == 0
+
+
+def test_gate_of_a_small_gallery_half_way_decides_nothing(tmp_path: Path) -> None:
+    upgrade = small(tmp_path, 12)
+    with upgrade.gallery as gallery:
+        upgrade.run(encoder(NEW), limit=6, settings=QUICK)
+        with pytest.raises(EvaluationError, match=r"expected 20 or more items .* got 0"):
+            own_gate(gallery)
 
 
 def test_a_fail_that_was_overridden_pauses_again_only_if_it_is_worse(tmp_path: Path) -> None:

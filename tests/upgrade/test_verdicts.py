@@ -85,6 +85,23 @@ def test_the_interval_decides_not_the_value(
     assert (check.more_queries is None) == (verdict != "INCONCLUSIVE")
 
 
+@pytest.mark.parametrize(
+    ("queries", "low", "value", "high", "verdict"),
+    [
+        (12, 0.8, 0.99, 1.2, "PASS"),
+        (300, 0.97, 0.98, 0.99, "PASS"),
+        (300, 0.96, 0.97, 0.99, "INCONCLUSIVE"),  # a worse value, and no evidence of it
+        (300, 0.9, 0.95, 0.975, "FAIL"),
+        (12, 0.1, 0.2, 0.3, "INCONCLUSIVE"),  # so few may all be unlucky
+    ],
+)
+def test_where_every_item_has_asked_the_value_passes_and_the_interval_fails(
+    queries: int, low: float, value: float, high: float, verdict: str
+) -> None:
+    check = judged("retention", value, low, high, queries=queries, least=0.98, exhaustive=True)
+    assert (check.verdict, check.more_queries) == (verdict, None)
+
+
 def test_the_number_of_further_queries_decides_when_they_come() -> None:
     after = np.array([0.5] * 6 + [1.0] * 194)
     before = np.ones(200)

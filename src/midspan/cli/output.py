@@ -81,7 +81,7 @@ def gate_lines(result: GateResult) -> list[str]:
     for check in result.checks:
         if check.verdict != "INCONCLUSIVE":
             continue
-        needed = "no number of queries decides: the value is on the limit"
+        needed = "more queries would not decide, the value is too near to the limit"
         if check.more_queries is not None:
             needed = f"about {check.more_queries:,} more queries would decide"
         lines.append(f"{check.name}: {needed}")

@@ -68,12 +68,20 @@ def agreed_answers(agreed: Agreement, before: list[list[int]], after: list[list[
     return Answers(*values)
 
 
-def agreement_check(agreed: Agreement, *, seed: int) -> Check:
+def agreement_check(agreed: Agreement, *, seed: int, exhaustive: bool = False) -> Check:
     """Encoders that agree no more than by chance: one of them is broken, or its vectors are."""
     low, high = bootstrap_ci(agreed.share, seed=seed)
     value = float(agreed.share.mean())
     limit = TIMES_CHANCE * agreed.chance
-    return judged("agreement", value, low, high, queries=len(agreed.share), least=limit)
+    return judged(
+        "agreement",
+        value,
+        low,
+        high,
+        queries=len(agreed.share),
+        least=limit,
+        exhaustive=exhaustive,
+    )
 
 
 def agreement_notes(agreed: Agreement) -> tuple[str, ...]:

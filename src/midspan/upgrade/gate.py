@@ -42,6 +42,11 @@ from midspan.upgrade.verdicts import (
 __all__ = ["MIN_RETENTION", "Check", "GateResult", "Verdict", "gate", "judged", "worst_queries"]
 
 WORST = 10  # queries that are named
+EXHAUSTIVE_NOTE = (
+    "every item that can ask has asked: the values are exact for this gallery, so a value within "
+    "the limit is a PASS; one beyond it is a FAIL only if the interval is. Pictures that are not "
+    "in the gallery may fare differently, by about as much as the interval says"
+)
 
 
 def gate(
@@ -146,16 +151,20 @@ def judge(
     metric: str = "quality",
     notes: tuple[str, ...] = (),
     extra: Sequence[Check] = (),
+    exhaustive: bool = False,
     seed: int = 0,
 ) -> GateResult:
     """groups: the name of each query's group; "" for none. extra: further checks of the same
-    queries, judged already.
+    queries, judged already. exhaustive: the queries are all items that there are.
     """
     limits = limits or Limits()
-    checks = [retention_check(answers, limits.min_retention, seed=seed), *extra]
+    retention = retention_check(answers, limits.min_retention, seed=seed, exhaustive=exhaustive)
+    checks = [retention, *extra]
     flips = count_flips(answers)
     if limits.max_negative_flips is not None:
-        checks.insert(0, flips.checked(limits.max_negative_flips))
+        checks.insert(0, flips.checked(limits.max_negative_flips, exhaustive=exhaustive))
+    if exhaustive:
+        notes = (*notes, EXHAUSTIVE_NOTE)
     by_group, small = group_checks(answers, groups, limits.min_retention, seed=seed)
     if small:
         notes = (*notes, f"{small:,} groups have too few queries to be judged")

@@ -1,8 +1,8 @@
 """The gate without shadow files: the gallery's own items are the queries.
 
 Along the way these are the items of the kept sample, which the new encoder embedded before the
-start. When every item has its new vector, any number of further items may ask as well, without an
-encoder: so many that the interval decides.
+start. When every item has its new vector, further items may ask as well, without an encoder: all
+of them, or as many as decide in practice.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from midspan.spaces import Embeddings
 from midspan.upgrade.orders import chance
 from midspan.upgrade.priorities import PAGE, item_pages, still_valid
 from midspan.upgrade.shadow import judged_by, shadow_gate
-from midspan.upgrade.shadow_queries import Shadow
+from midspan.upgrade.shadow_queries import FEWEST_ITEMS, Shadow
 from midspan.upgrade.steps import open_record
 from midspan.upgrade.verdicts import FEWEST, MIN_RETENTION, GateResult
 
 MOST = 3000  # queries
 PAGES = 200  # of items that are looked through for further queries: a million
+OTHERS_PER_RESULT = 4  # a search that returns most of the items finds the right ones in any order
 SAME = 0.01  # share of the items that may have changed since a verdict
 
 
@@ -58,11 +59,9 @@ def own_gate(gallery: Gallery, settings: GateSettings | None = None) -> GateResu
     settings = settings or GateSettings()
     first = own_queries(gallery, settings)
     result = shadow_gate(gallery, first)
-    if result.verdict != "INCONCLUSIVE" or gallery.count().pending:
+    if result.verdict != "INCONCLUSIVE" or first.exhaustive or gallery.count().pending:
         return result
-    undecided = [check for check in result.checks if check.verdict == "INCONCLUSIVE"]
-    needed = max((check.more_queries or MOST for check in undecided), default=MOST)
-    wider = own_queries(gallery, settings, more=min(MOST, needed + needed // 4))
+    wider = own_queries(gallery, settings, more=MOST)
     return shadow_gate(gallery, wider) if len(wider.old) > len(first.old) else result
 
 
@@ -74,26 +73,30 @@ def watch_own(gallery: Gallery, settings: GateSettings | None = None) -> Callabl
 
 def own_queries(gallery: Gallery, settings: GateSettings, *, more: int = 0) -> Shadow:
     """The kept sample, and up to `more` items that have both vectors."""
-    record = open_record(gallery)
+    record, counts = open_record(gallery), gallery.count()
     spaces = gallery.state.spaces
     kept = kept_of(gallery, record)
     old = Embeddings(kept.ids, kept.old, spaces[record.old])
     new = Embeddings(kept.ids, kept.new, spaces[record.new])
-    if len(kept) < FEWEST and not gallery.count().pending:
+    if len(kept) < FEWEST and not counts.pending:
         more = max(more, MOST // 10)
     if more:
         further = _further(gallery, record, more, without=frozenset(kept.ids.tolist()))
         mine, theirs = (gallery.vectors(further, space=end) for end in (record.old, record.new))
         mine, theirs = mine.paired_with(theirs) if len(mine) and len(theirs) else (old[:0], new[:0])
         old, new = old.joined_with(mine), new.joined_with(theirs)
-    if len(old) < FEWEST:
+    exhaustive = counts.done == counts.items == len(old)
+    fewest = FEWEST_ITEMS if exhaustive else FEWEST
+    if len(old) < fewest:
         raise EvaluationError(
-            f"{len(old)} items that can ask have both vectors, and fewer than {FEWEST} queries "
-            "decide nothing; give queries of both encoders to midspan upgrade gate"
+            f"expected {fewest} or more items that have both vectors, to ask with, got {len(old)}; "
+            "give queries of both encoders to midspan upgrade gate"
         )
     items = gallery.get_many(old.ids.tolist())
     labelled = with_labels(old, items, key=settings.label_key)
-    return settings.shadow(labelled, new.take(labelled.ids))
+    shadow = settings.shadow(labelled, new.take(labelled.ids))
+    k = min(shadow.k, max(1, (counts.items - 1) // OTHERS_PER_RESULT))
+    return dataclasses.replace(shadow, k=k, exhaustive=exhaustive)
 
 
 def kept_of(gallery: Gallery, record: Record) -> PairedSample:

@@ -62,6 +62,7 @@ def gate_of(gallery: Gallery, shadow: Shadow, measured_answers: Measured) -> Gat
         metric=measured_answers.metric,
         notes=measured_answers.notes,
         extra=measured_answers.extra,
+        exhaustive=shadow.exhaustive,
         seed=shadow.seed,
     )
 

@@ -36,6 +36,7 @@ class Shadow:
 
     group_key: a column of `old`, or a field in the payload of the item that the query is: no group
     of it may be significantly worse ("labels": no class).
+    exhaustive: the queries are all items of the gallery, and no further one can be had.
     """
 
     old: Embeddings
@@ -46,6 +47,7 @@ class Shadow:
     max_negative_flips: float | None = None
     group_key: str | None = None
     clicks: Mapping[str, Sequence[str]] | None = None
+    exhaustive: bool = False
     seed: int = 0
 
 
@@ -154,7 +156,10 @@ def by_agreement(gallery: Gallery, shadow: Shadow, old: Embeddings, new: Embeddi
     return dataclasses.replace(
         result,
         notes=(*agreement_notes(agreed), note),
-        extra=(agreement_check(agreed, seed=shadow.seed), *duplicates),
+        extra=(
+            agreement_check(agreed, seed=shadow.seed, exhaustive=shadow.exhaustive),
+            *duplicates,
+        ),
     )
 
 
@@ -185,7 +190,12 @@ def _near_duplicates(
     if not count:
         return (), none
     best = np.where(np.isfinite(kept), 1.0, np.nan)
-    check = retention_check(Answers(best, kept, best, kept), shadow.min_retention, seed=shadow.seed)
+    check = retention_check(
+        Answers(best, kept, best, kept),
+        shadow.min_retention,
+        seed=shadow.seed,
+        exhaustive=shadow.exhaustive,
+    )
     if check.verdict == "INCONCLUSIVE" and check.low >= check.limit:
         return (), f"{count} queries have near-duplicates: too few to judge, none of them is lost"
     renamed = dataclasses.replace(check, name="near-duplicates")
