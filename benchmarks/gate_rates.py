@@ -25,7 +25,7 @@ from __future__ import annotations
 import argparse
 import csv
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,7 +37,7 @@ from midspan.evaluation import search_exact
 from midspan.spaces import Embeddings, IntArray
 from midspan.upgrade import gate
 from midspan.upgrade.gate import judge
-from midspan.upgrade.verdicts import MIN_RETENTION, Answers
+from midspan.upgrade.verdicts import MIN_RETENTION, Answers, Verdict
 
 RESULTS = Path(__file__).parent / "results" / "gate_rates.csv"
 SIZES = (100, 300, 1000)
@@ -61,6 +61,7 @@ def main() -> None:
     parser.add_argument("--case", action="append", required=True, metavar="NAME=OLD,NEW")
     parser.add_argument("--draws", type=int, default=200)
     parser.add_argument("--free-draws", type=int, default=60, help="without labels")
+    parser.add_argument("--all-items-only", action="store_true")
     parser.add_argument("--out", type=Path, default=RESULTS)
     given = parser.parse_args()
     rows = []
@@ -68,7 +69,11 @@ def main() -> None:
         name, _, files = case.partition("=")
         old, new = (Embeddings.load(Path(file)) for file in files.split(","))
         for change in changes(old, new):
-            for row in rates(change, draws=given.draws, free=given.free_draws):
+            draws, free = given.draws, given.free_draws
+            found = rates(change, draws=draws, free=free)
+            if given.all_items_only:
+                found = small_galleries(change, draws=free)
+            for row in found:
                 rows.append({"case": name, **row})
                 print(*rows[-1].values(), flush=True)
     kept = []
@@ -142,9 +147,11 @@ def results(query: Embeddings, gallery: Embeddings) -> IntArray:
     return found
 
 
-def precision(query: Embeddings, gallery: Embeddings) -> np.ndarray:
-    assert gallery.labels is not None
-    labels = gallery.labels
+def precision(
+    query: Embeddings, gallery: Embeddings, labels: np.ndarray | None = None
+) -> np.ndarray:
+    labels = gallery.labels if labels is None else labels
+    assert labels is not None
     return np.asarray((labels[results(query, gallery)] == labels[:, None]).mean(axis=1))
 
 
@@ -164,11 +171,7 @@ def rates(change: Change, *, draws: int, free: int) -> Iterator[dict[str, object
             rows = rng.integers(0, len(labels), queries)
             verdicts.append(judge(Answers(*(one[rows] for one in (*right, *quality)))).verdict)
         yield line(change.name, retention, "labels", queries, verdicts)
-    for items in GALLERIES:
-        if 2 * items > len(labels):
-            continue
-        verdicts = [all_items_asked(change, labels, items, rng=rng) for _ in range(free)]
-        yield line(change.name, retention, "all items", items, verdicts)
+    yield from small_galleries(change, draws=free)
     for queries in SIZES:
         if queries > len(labels):
             continue
@@ -185,9 +188,21 @@ def rates(change: Change, *, draws: int, free: int) -> Iterator[dict[str, object
         yield line(change.name, retention, "none", queries, verdicts)
 
 
+def small_galleries(change: Change, *, draws: int) -> Iterator[dict[str, object]]:
+    labels = change.before.labels
+    assert labels is not None
+    sides = ((change.query, change.after), (change.before, change.before))
+    new, old = (precision(*side, labels).mean() for side in sides)
+    rng = np.random.default_rng(0)
+    for items in GALLERIES:
+        if 2 * items <= len(labels):
+            verdicts = [all_items_asked(change, labels, items, rng=rng) for _ in range(draws)]
+            yield line(change.name, new / old, "all items", items, verdicts)
+
+
 def all_items_asked(
     change: Change, labels: np.ndarray, items: int, *, rng: np.random.Generator
-) -> str:
+) -> Verdict:
     names, sizes = np.unique(labels, return_counts=True)
     places = rng.permutation(len(names))
     classes = names[places[: np.searchsorted(np.cumsum(sizes[places]), items) + 1]]
@@ -205,7 +220,7 @@ def all_items_asked(
 
 
 def line(
-    name: str, retention: float, evidence: str, queries: int, verdicts: list[str]
+    name: str, retention: float, evidence: str, queries: int, verdicts: Sequence[str]
 ) -> dict[str, object]:
     counts, all_ = Counter(verdicts), len(verdicts)
     mistake = "FAIL" if retention >= MIN_RETENTION else "PASS"

@@ -10,6 +10,11 @@ classes of bridges and classes of the gallery. For every order:
   trusted        the scores of the old part times the slope of new on old standardised scores among
                  the sample's high ones (z > 3), at most 1: what the old part promises and keeps
   isotonic       the chance of a match by score, fitted with labels on the classes of the bridges
+  expected       the standardised new score that a pair with this score has on average: a rising
+                 curve for the old part, fitted on the sample's pairs, without labels
+  promising      the same of exp(new score): a pair that may be a match is not drawn to the mean
+
+The order `stratified` takes from each cluster of old vectors at the same pace.
 
 Area: what is gained over random order and plain scores, as a share of the area to the all-new
 line. Lowest: the least distance to min(old service, start), in points.
@@ -19,6 +24,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +41,14 @@ from benchmarks.never_worse import (
     stale_scores,
 )
 
+from midspan.bridges.base import unit
 from midspan.gallery.routing import SAMPLE, moments, standardise
 from midspan.spaces import Embeddings
+from midspan.upgrade.priorities import class_centres
 
 RESULTS = Path(__file__).parent / "results" / "never_worse_choices.csv"
 SHARES = np.linspace(0.0, 1.0, 11)
-ORDERS = ("random", "uncertainty", "disagreement", "traffic", "half")
+ORDERS = ("random", "uncertainty", "disagreement", "traffic", "half", "stratified")
 HIGH = 3.0  # deviations above the usual
 FEWEST = 20  # pairs that a slope is read from
 LABELLED = 1500  # items that the isotonic curves and their bridges are fitted on
@@ -88,9 +96,10 @@ def compare(
     for seed in range(given.seeds):
         world = draw(old, new, items=given.items, queries=given.queries, seed=seed)
         before.append(qualities(world, world.before))
-        places = {order: place(world, order) for order in ORDERS if order != "half"}
+        places = {order: place(world, order) for order in ORDERS[:4]}
         turns = np.minimum(2 * places["random"], 2 * places["disagreement"] + 1)
         places["half"] = np.argsort(np.argsort(turns, kind="stable"))
+        places["stratified"] = stratified(world)
         fitted = isotonic(world, old, new)
         for mode, stale in world.stale.items():
             ways = {"plain": (stale, world.fresh), **merges(world, stale, fitted[mode])}
@@ -141,7 +150,39 @@ def merges(world: World, stale: Floats, fitted: Any) -> dict[str, tuple[Floats, 
         "standardised": scaled,
         "trusted": (np.float32(slope) * scaled[0], scaled[1]),
         "isotonic": (chances[0], chances[1]),
+        "expected": expected(world, scaled, of=lambda z: z, back=lambda z: z),
+        "promising": expected(world, scaled, of=np.exp, back=np.log),
     }
+
+
+def expected(
+    world: World,
+    scaled: tuple[Floats, Floats],
+    *,
+    of: Callable[[Floats], Floats],
+    back: Callable[[Floats], Floats],
+) -> tuple[Floats, Floats]:
+    """back(E[of(new score) | score of the old part]) by isotonic regression over the sample."""
+    from sklearn.isotonic import IsotonicRegression
+
+    others = ~world.junk[:, world.sample]
+    mine, fresh = (scores[:, world.sample][others] for scores in scaled)
+    curve = IsotonicRegression(out_of_bounds="clip").fit(mine, of(np.minimum(fresh, 30)))
+    fitted = curve.predict(scaled[0].ravel()).reshape(scaled[0].shape)
+    beyond = np.maximum(scaled[0] - np.sort(mine)[-FEWEST], 0)  # few pairs: rise slowly
+    return (back(fitted) + 0.3 * beyond + 0.02 * scaled[0]).astype(np.float32), scaled[1]
+
+
+def stratified(world: World) -> Any:
+    """(G,) places: clusters of old vectors advance at the same pace."""
+    bare = Embeddings(world.old.ids, world.old.vectors, world.old.space)
+    rows, rng = unit(bare.vectors), np.random.default_rng(world.seed)
+    cluster = np.argmax(rows @ unit(class_centres(bare, seed=world.seed)).T, axis=1)
+    pace = np.empty(len(rows))
+    for one in np.unique(cluster):
+        mine = rng.permutation(np.flatnonzero(cluster == one))
+        pace[mine] = (np.arange(len(mine)) + rng.random()) / len(mine)
+    return np.argsort(np.argsort(pace, kind="stable"))
 
 
 def isotonic(world: World, old: Embeddings, new: Embeddings) -> dict[str, list[Any]]:

@@ -582,7 +582,7 @@ def test_start_invalid_request_fails_before_the_encoder_is_loaded(
             run(verb, shop, "--encoder", "slow", *words)
     with Gallery.open(shop) as gallery:
         Upgrade.start(gallery, to=NEW)
-    with pytest.raises(GalleryError, match="is open; finish it or roll it back"):
+    with pytest.raises(GalleryError, match="is open; continue it with midspan upgrade"):
         run(verb, shop, "--encoder", "slow")
     assert loaded == []
 

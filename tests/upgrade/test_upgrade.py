@@ -532,9 +532,9 @@ def test_a_bridge_is_found_without_the_folder_it_came_from(
 
 def test_a_second_upgrade_waits_for_the_first(gallery: Gallery) -> None:
     upgrade = Upgrade.start(gallery, to=NEW)
-    with pytest.raises(GalleryError, match="finish it or roll it back"):
+    with pytest.raises(GalleryError, match=r"to 'new' .* is open; continue it with"):
         Upgrade.start(gallery, to=STRANGER, mode="map-query", bridge="anything")
-    with pytest.raises(GalleryError, match="finish it or roll it back"):
+    with pytest.raises(GalleryError, match=r"to 'new' .* is open; continue it with"):
         Upgrade.plan(gallery, to=NEW)
     upgrade.rollback()
     steps = (upgrade.rollback, upgrade.finish, upgrade.forget, upgrade.pause, upgrade.resume)

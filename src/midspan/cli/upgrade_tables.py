@@ -28,7 +28,12 @@ def print_status(status: Status, *, as_json: bool) -> None:
         ["from, to", f"{status.from_space or '–'} → {status.to_space or '–'}"],
         ["old + new + failed = all", f"{status.old:,} + {status.new:,} + {status.failed:,}"],
         ["", f"= {status.all:,} ({percent(status.share)} % new)"],
-        ["rate", "no worker is running" if status.rate is None else f"{status.rate:,.1f} items/s"],
+        [
+            "rate",
+            "no worker has reported lately"
+            if status.rate is None
+            else f"{status.rate:,.1f} items/s",
+        ],
         ["time left", duration(status.seconds_left)],
         ["gate", gate_words(status)],
         *gate_evidence(status),

@@ -17,6 +17,7 @@ from midspan.upgrade.steps import (
     open_record,
     overridden,
     record_of,
+    why_failed,
     with_record,
 )
 
@@ -300,7 +301,7 @@ def _check_passed(gallery: Gallery, record: Record, counts: Counts) -> None:
         return
     if not is_current(record, counts):  # vectors came in the moment since it was asked
         raise StateChanged(f"{gallery.location}: items came concurrently; finish again")
-    why = f" ({record.reason})" if record.gate == "FAIL" and record.reason else ""
+    why = f" ({why_failed(record)})" if record.gate == "FAIL" and record.reason else ""
     raise GalleryError(
         f"{gallery.location}: the last verdict of the gate is {record.gate}; expected PASS{why}. "
         "Ask it again with more queries (midspan upgrade gate), roll back (midspan upgrade "

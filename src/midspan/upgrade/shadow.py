@@ -26,7 +26,7 @@ from midspan.upgrade.shadow_queries import (
     measured,
     search_both,
 )
-from midspan.upgrade.steps import change, kept_quality, open_record, with_record
+from midspan.upgrade.steps import GATE, change, kept_quality, open_record, with_record
 from midspan.upgrade.verdicts import Answers, Float64, GateResult, Limits
 
 __all__ = [
@@ -230,7 +230,6 @@ def judged_by(gallery: Gallery, result: GateResult) -> None:
         change(gallery, step, what="upgrade gate", details=details)
 
 
-GATE = "gate: "  # what the reason of a pause by the gate begins with
 WORSE = 0.02  # of the old service's quality, that a FAIL which was overridden may vary by
 
 

@@ -274,8 +274,9 @@ def _already_open(gallery: Gallery, record: Record) -> GalleryError:
             "them with midspan upgrade forget, or roll back, before the next one"
         )
     return GalleryError(
-        f"{gallery.location}: an upgrade ({record.mode}, {record.phase}) to {record.new[:17]} is "
-        "open; finish it or roll it back before the next one"
+        f"{gallery.location}: an upgrade ({record.mode}, {record.phase}) to "
+        f"{gallery.state.spaces[record.new]} is open; continue it with midspan upgrade run, or "
+        "finish it or roll it back before the next one"
     )
 
 

@@ -42,8 +42,9 @@ def resume(gallery: Gallery, *, override: str | None = None) -> None:
     def step(state: State) -> State:
         record = in_phase(gallery, state, "paused", to="resumed")
         if record.gate == "FAIL" and reason is None:
+            why = why_failed(record) or "see the audit log"
             raise GalleryError(
-                f"{gallery.location}: the gate failed ({record.reason or 'see the audit log'}); "
+                f"{gallery.location}: the gate failed ({why}); "
                 'roll back (midspan upgrade rollback), or resume with `override` "reason"'
             )
         return with_record(
@@ -138,6 +139,14 @@ def in_phase(gallery: Gallery, state: State, phase: str, *, to: str) -> Record:
 
 def with_record(state: State, record: Record) -> State:
     return dataclasses.replace(state, upgrade=record.to_json())
+
+
+GATE = "gate: "  # what the reason of a pause by the gate begins with
+
+
+def why_failed(record: Record) -> str:
+    """What the gate found, without the word that says that it was the gate."""
+    return (record.reason or "").removeprefix(GATE)
 
 
 def overridden(gallery: Gallery, record: Record, reason: str | None) -> Mapping[str, Any] | None:
