@@ -78,12 +78,14 @@ class Space:
 
     def __post_init__(self) -> None:
         if not self.name or not isinstance(self.name, str):
-            raise VectorError(f"a space requires a name, got {self.name!r}")
+            raise VectorError(f"expected a name for the space, got {self.name!r}")
         if not isinstance(self.dim, int) or isinstance(self.dim, bool) or self.dim < 1:
-            raise VectorError(f"space {self.name!r} requires a positive dim, got {self.dim!r}")
+            raise VectorError(
+                f"space {self.name!r}: expected a dim of at least 1, got {self.dim!r}"
+            )
         if self.metric not in get_args(Metric):
             raise VectorError(
-                f"space {self.name!r} has metric {self.metric!r}; use one of {get_args(Metric)}"
+                f"space {self.name!r}: expected a metric of {get_args(Metric)}, got {self.metric!r}"
             )
         if self.compatible_dims is not None and not 0 < self.compatible_dims < self.dim:
             raise VectorError(
@@ -214,7 +216,7 @@ def unit_prefix(vectors: FloatArray, dims: int) -> FloatArray:
     if not norms.all():
         row = int(np.flatnonzero(norms[:, 0] == 0)[0])
         raise VectorError(
-            f"the first {dims} dims of row {row} are all zero; they have no direction"
+            f"expected a direction in the first {dims} dims, got zeros in row {row}; remove it"
         )
     unit: FloatArray = (first / norms).astype(np.float32)
     return unit
@@ -274,21 +276,26 @@ class Embeddings:
         vectors = np.ascontiguousarray(self.vectors, dtype=np.float32)
         if vectors.ndim != 2 or vectors.shape[1] != self.space.dim:
             raise VectorError(
-                f"vectors have shape {vectors.shape}; space {self.space} requires "
-                f"(N, {self.space.dim})"
+                f"expected vectors of shape (N, {self.space.dim}) in {self.space}, got "
+                f"{vectors.shape}; name the space of the encoder that made them"
             )
         if ids.ndim != 1 or len(ids) != len(vectors):
-            raise VectorError(f"{ids.shape} ids for {len(vectors)} vectors; give one id a vector")
+            raise VectorError(
+                f"expected one id for each of {len(vectors)} vectors, got ids of shape {ids.shape}"
+            )
         _check_unique(ids)
         _check_numbers(ids, vectors, cosine=self.space.metric == "cosine")
         columns = {}
         for name, column in self.columns.items():
             values = np.asarray(column)
             if name in RESERVED:
-                raise VectorError(f"a column may not be called {name!r}; rename it")
+                raise VectorError(
+                    f"expected a column name other than {RESERVED}, got {name!r}; rename the column"
+                )
             if values.ndim == 0 or len(values) != len(vectors):
                 raise VectorError(
-                    f"column {name!r} has shape {values.shape} for {len(vectors)} vectors"
+                    f"column {name!r}: expected {len(vectors)} values, one for each vector, got "
+                    f"shape {values.shape}"
                 )
             columns[name] = as_names(values) if name == "labels" else values
         object.__setattr__(self, "ids", ids)
@@ -380,8 +387,8 @@ class Embeddings:
         )
         if len(mine) == 0:
             raise UnknownId(
-                f"the two sets share no id (first here {_first(self.ids)}, "
-                f"first there {_first(other.ids)}); pairs are found by id"
+                f"expected items in both sets, but they share no id (first here "
+                f"{_first(self.ids)}, first there {_first(other.ids)}); pairs are found by id"
             )
         order = np.argsort(mine, kind="stable")
         return self[mine[order]], other[theirs[order]]
@@ -481,7 +488,9 @@ class Embeddings:
             VectorError: The space is not a cosine space.
         """
         if self.space.metric != "cosine":
-            raise VectorError(f"{self.space} is not a cosine space: normalising would change it")
+            raise VectorError(
+                f"expected a cosine space, got {self.space}; normalising would change its distances"
+            )
         norms = np.linalg.norm(self.vectors, axis=1, keepdims=True)
         return replace(self, vectors=self.vectors / norms)
 
@@ -550,6 +559,7 @@ def _check_numbers(ids: StrArray, vectors: FloatArray, *, cosine: bool) -> None:
         if bad.any():
             row = start + int(np.flatnonzero(bad)[0])
             raise VectorError(
-                f"vector of {str(ids[row])!r} (row {row}) has {what}; "
-                f"{int(bad.sum())} such rows in this block: remove them first"
+                f"vector of {str(ids[row])!r} (row {row}): expected finite numbers"
+                f"{' and a direction' * cosine}, got {what}; remove the {int(bad.sum())} such rows "
+                "of this block"
             )

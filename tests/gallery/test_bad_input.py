@@ -64,7 +64,7 @@ BAD = {
     "nan": (np.full((1, 12), np.nan, np.float32), "'bad'.*NaN or infinite"),
     "infinite": (np.full((1, 12), np.inf, np.float32), "'bad'.*NaN or infinite"),
     "zero": (np.zeros((1, 12), np.float32), "'bad'.*length zero, which has no direction"),
-    "dims": (np.ones((1, 7), np.float32), r"shape \(1, 7\).*requires \(N, 12\)"),
+    "dims": (np.ones((1, 7), np.float32), r"shape \(N, 12\).*got \(1, 7\)"),
     "flat": (np.ones(12, np.float32), r"of floats, got float32 \(12,\)"),
     "words": (np.array([["x"] * 12]), "expected vectors"),
 }
@@ -297,5 +297,5 @@ def test_backfill_server_lost_stops_and_continues_later(postgres: Postgres) -> N
 
 
 def test_invalid_vector_is_never_repaired_silently() -> None:
-    with pytest.raises(VectorError, match="remove them first"):
+    with pytest.raises(VectorError, match="remove the 1 such rows"):
         Embeddings(np.array(["a"]), np.zeros((1, 12), np.float32), OLD)
