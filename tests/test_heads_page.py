@@ -7,9 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 
 
+@pytest.mark.slow
 def test_heads_page_tables_equal_the_result_files() -> None:
     found = subprocess.run(
         [sys.executable, str(ROOT / "benchmarks" / "heads_table.py"), "--check"],
