@@ -201,7 +201,7 @@ def test_read_token_cannot_write_and_no_token_cannot_read(service: tuple[Watched
         assert refused.value.status == 403
     with Client(url) as nobody:
         assert nobody.ready() is True
-        with pytest.raises(RequestError, match="wants a token") as refused:
+        with pytest.raises(RequestError, match="requires a token") as refused:
             nobody.info()
         assert refused.value.status == 401
 
