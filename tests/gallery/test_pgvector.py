@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import psycopg
 import pytest
-from sqlalchemy import event as sql_event
 
 from midspan.errors import GalleryError, StateChanged, StoreError
 from midspan.gallery import Gallery
@@ -102,18 +101,16 @@ def plans(gallery: Gallery, monkeypatch: pytest.MonkeyPatch, **settings: Any) ->
     """How PostgreSQL answers each statement of a search, by EXPLAIN."""
     seen: list[str] = []
     database: Any = gallery._session.catalogue.database
+    together = database.ask_together
 
-    def explain(conn: Any, cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
-        if "ORDER BY" in statement:
-            raw = conn.connection.driver_connection
-            lines = raw.execute("EXPLAIN " + statement, parameters).fetchall()
-            seen.append("\n".join(line for (line,) in lines))
+    def explain(settings: str, asked: Any) -> Any:
+        plans = together(settings, [(f"EXPLAIN {text}", values) for text, values in asked])
+        seen.extend("\n".join(line for (line,) in lines) for lines in plans)
+        return together(settings, asked)
 
-    sql_event.listen(database._sql, "before_cursor_execute", explain)
-    try:
+    with monkeypatch.context() as patch:
+        patch.setattr(database, "ask_together", explain)
         view(gallery, QUERIES[:1], **settings)
-    finally:
-        sql_event.remove(database._sql, "before_cursor_execute", explain)
     return seen
 
 

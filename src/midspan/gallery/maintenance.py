@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from midspan.gallery.session import Session
 
 LOOK_SECONDS = 5.0  # between two looks at whether an index is due
-GROWTH = 0.1  # of a space between two looks, that makes its index wait
+GROWTH, LOADED_ROWS = 0.1, 10_000  # of a space between two looks, that make its index wait
 FIRST_PAUSE = 30.0  # after a failed build
 LONGEST_PAUSE = 3600.0
 PAGE = 10_000  # rows compared at once
@@ -123,13 +123,13 @@ class Maintenance:
             self._failed(number, error)
 
     def _filling(self, number: int) -> bool:
-        """The space grew by more than a tenth since the last look: a load is under way, and each
-        of its vectors would take many times longer into an index than an index takes after it."""
+        """The space grew much since the last look: a load is under way, and each of its vectors
+        would take many times longer into an index than an index takes after it."""
         session = self._session()
         assert session is not None
         before, count = self._counts.get(number), session.engine.count(number)
         self._counts[number] = count
-        return before is None or count > before * (1 + GROWTH)
+        return before is None or count - before > min(GROWTH * before, LOADED_ROWS)
 
     def _failed(self, number: int, error: Exception) -> None:
         session = self._session()

@@ -348,15 +348,18 @@ def _ranked(
     entries, cut = list[_Ranked](), -np.inf
     for one, plan in zip(candidates, plans, strict=True):
         scores = one.scores.tolist()
-        complete = one.complete
-        if threshold is not None and scores and scores[-1] < threshold:
-            scores, complete = [score for score in scores if score >= threshold], True
+        unseen = -np.inf  # the best score of a row that is not here
+        if not one.complete:
+            unseen = one.bound if one.bound is not None else scores[-1] if scores else np.inf
+        if threshold is not None:
+            scores = [score for score in scores if score >= threshold]
+            unseen = unseen if unseen >= threshold else -np.inf
         ranks = scores
         if plan.scales is not None:
             mean, deviation = plan.scales[query]
             ranks = [(score - mean) / deviation for score in scores]
-        if not complete:
-            cut = max(cut, ranks[-1] if ranks else np.inf)
+            unseen = (unseen - mean) / deviation
+        cut = max(cut, unseen)
         # Shorter by the threshold, if there is one.
         entries += map(_Ranked, ranks, one.rows.tolist(), one.spaces.tolist(), scores)
     if len(candidates) > 1:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from sqlalchemy import Connection, create_engine, event
+from sqlalchemy.engine import Dialect as SqlDialect
 from sqlalchemy.exc import DBAPIError, DisconnectionError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
@@ -26,6 +27,7 @@ IDLE_SECONDS = 1.0  # after which a connection is asked whether it is still ther
 CONNECT_SECONDS = 10
 # Less than deadlock_timeout (1 s): where an application and we wait for each other, we give way.
 GENTLE_WAIT = "250ms"
+READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 LOCK_SECONDS = 20  # that a change of the state waits for readers of a table that it drops
 
 
@@ -101,6 +103,31 @@ class Postgresql:
             assert raw is not None
             records: list[tuple[Any, ...]] = raw.execute(statement, values or None).fetchall()
             return records
+
+    def ask_together(
+        self, settings: str, asked: Sequence[tuple[str, Mapping[str, Any]]]
+    ) -> list[list[tuple[Any, ...]]]:
+        """What each statement gives, of one transaction that only reads, in one round trip.
+
+        Several statements fit into one message only as plain text, so the values are written into
+        it, quoted by the driver.
+        """
+        with self.autocommit() as connection:
+            raw = connection.connection.driver_connection
+            assert raw is not None
+            writer = self._psycopg.ClientCursor(raw)
+            texts = [writer.mogrify(text, values) for text, values in asked]
+            cursor = raw.execute("; ".join([READ, settings, *texts, "COMMIT"]))
+            answers = []
+            while True:
+                if cursor.description is not None:
+                    answers.append(cursor.fetchall())
+                if not cursor.nextset():
+                    return answers
+
+    @property
+    def sql_dialect(self) -> SqlDialect:
+        return self._sql.dialect
 
     # ---- the rest
 

@@ -57,13 +57,15 @@ class Candidates:
 
     Scores are `pair_scores` of the float32 vectors: the same in every engine. All rows whose
     score equals the k-th are included. `complete` is True if no other row passes the request, so
-    that asking for more is of no use.
+    that asking for more is of no use. Otherwise there may be fewer than k, and no other row scores
+    above `bound`, or above the last of these where it is None.
     """
 
     rows: IntArray  # (n,)
     spaces: IntArray  # (n,) space numbers
     scores: FloatArray  # (n,) float32
     complete: bool
+    bound: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

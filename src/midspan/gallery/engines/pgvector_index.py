@@ -26,11 +26,13 @@ if TYPE_CHECKING:
 
     from midspan.gallery.catalogue.catalogue import Catalogue
 
-# One search among 44,000 x 128-d took 109 ms without an index and 25 with it on a busy machine,
-# and 17 among 3,000 (benchmarks/postgres_life.py): from here on HNSW saves about half.
-INDEX_FROM = 20_000
+# One search of 20,000 x 128-d took 11.2 ms without an index and 1.9 with it, so of 5,000 about 3
+# without. It is built once a load is over, so a low number costs a load nothing.
+INDEX_FROM = 5_000
 INDEX_DIMS, HALF_DIMS = 2000, 4000  # more than that HNSW does not take, of four and of two bytes
-GRAPH_BYTES = 300  # of one row's neighbours while the graph is built, beside its vector
+# Of one row's neighbours while the graph is built, beside its vector: 470 MB held 425,000 rows of
+# 128 dims. From the first row that does not fit, each takes ten times as long.
+GRAPH_BYTES = 800
 POLL_SECONDS = 0.2
 CONNECT_SECONDS = 10
 UNHURRIED = {"statement_timeout": "0", "lock_timeout": "0"}
@@ -88,11 +90,11 @@ class HnswBuilder:
         table = vector_table(self._catalogue, number)
         return bool(self._ask(f'SELECT 1 FROM "{table}" OFFSET {INDEX_FROM - 1} LIMIT 1'))
 
-    def present(self, connection: Connection, number: int) -> bool:
+    def present(self, number: int) -> bool:
         """Some part of the space has an index, so that a search may have been approximate."""
         names = [target.name for target in self._targets(number)]
         statement = "SELECT 1 FROM pg_class WHERE relkind = 'i' AND relname = ANY(%s) LIMIT 1"
-        return bool(connection.exec_driver_sql(statement, (names,)).fetchall())
+        return bool(self._ask(statement, (names,)))
 
     def status(self, number: int, space: Space) -> IndexStatus:
         targets = self._targets(number)
