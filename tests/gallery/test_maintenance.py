@@ -76,6 +76,22 @@ def test_maintenance_builds_the_new_index_during_the_backfill(location: str) -> 
         assert gallery.work.pending_exists()
 
 
+def test_maintenance_long_load_keeps_the_index_waiting(
+    location: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LOADED_ROWS", 1)
+    monkeypatch.setattr(module, "LOOK_SECONDS", 3600.0)
+    with Gallery.create(location, OLD) as gallery:
+        maintenance = gallery._session.maintenance
+        maintenance.stop()  # its rounds are made here
+        add(gallery, [f"i{number}" for number in range(40)])
+        assert maintenance._filling(1)
+        add(gallery, ["j1", "j2"])  # a twentieth, but faster than anything but a load
+        assert maintenance._filling(1)
+        add(gallery, ["k"])
+        assert not maintenance._filling(1)
+
+
 def test_maintenance_failed_build_is_logged_and_retried(
     location: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -144,13 +144,18 @@ def test_pgvector_rare_filter_in_a_large_space_finds_all(
         start(gallery)
         backfill(gallery, ids[: MANY // 2])
         assert recall(gallery, QUERIES) >= 0.95  # half way; one index of two
+        (text,) = plans(gallery, monkeypatch)  # one message; superseded rows go after the scan
+        nearest = text.partition("CTE near1")[2].partition("CTE near2")[0].partition("Anti Join")
+        assert "Index Scan using" in nearest[0], text
+        assert "Limit" in nearest[0], text
+        assert nearest[1], text
         old = (NEW.fingerprint, OLD.fingerprint)
-        monkeypatch.setattr(pgvector_search, "LOOK_SECONDS", 0.0)
+        monkeypatch.setattr(pgvector_index, "LOOK_SECONDS", 0.0)
         backfill(gallery, ids[MANY // 2 : -8])
         gallery.optimise()
         assert engine.index_status(2).state == "ready"
         for few in (0, 5000):  # without and with the list of what is left
-            monkeypatch.setattr(pgvector_search, "FEW", few)
+            monkeypatch.setattr(pgvector_index, "FEW", few)
             hits = view(gallery, QUERIES, live=old, among=old[1:], k=10)
             assert [sorted(one) for one in found(hits)] == [ids[-8:]] * len(QUERIES)
             assert hits == view(gallery, QUERIES, live=old, among=old[1:], k=10, exact=True)

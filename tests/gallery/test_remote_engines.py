@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from midspan.errors import StoreError
 from midspan.gallery import Draft, Gallery
 from midspan.gallery.engines import remote as remote_module
 from midspan.gallery.engines.base import Engine, SearchRequest, pair_scores, prepare
-from midspan.gallery.engines.remote import SpaceCandidates, best_of, find_candidates
+from midspan.gallery.engines.remote import SpaceCandidates, best_of, chunks, find_candidates
 from midspan.gallery.filters import Eq
 from midspan.gallery.maintenance import Maintenance
 from midspan.spaces import Embeddings, FloatArray, Metric, Space
@@ -158,6 +159,21 @@ def test_remote_search_requests_more_until_complete(k: int) -> None:
         assert set(np.flatnonzero(scores >= last)) <= set(got.rows.tolist())
         np.testing.assert_array_equal(got.scores, scores[got.rows])
         assert got.complete == (len(got.rows) == 300)
+
+
+def test_send_several_chunks_are_under_way_at_once_and_a_failure_is_raised() -> None:
+    together, sent = threading.Barrier(3), list[int]()
+
+    def take(chunk: list[int]) -> None:
+        together.wait(timeout=30)  # nobody leaves before three are here
+        sent.extend(chunk)
+        if 4 in chunk:
+            raise StoreError("no room")
+
+    parts = chunks([(number, 1) for number in range(6)], rows=1, size=100)
+    with pytest.raises(StoreError, match="no room"):
+        remote_module.send(parts, take, streams=3)
+    assert sorted(sent) == [0, 1, 2, 3, 4, 5]
 
 
 def test_remote_row_appears_once_in_its_best_space() -> None:

@@ -149,18 +149,20 @@ class WorkList:
         self._catalogue.write(lambda connection: self._prioritise(connection, pairs))
 
     def _prioritise(self, connection: Connection, pairs: list[tuple[str, float]]) -> None:
-        work = self._tables.work
-        statement = (
-            update(work).where(work.c.row == bindparam("at")).values(priority=bindparam("place"))
+        tables, work = self._tables, self._tables.work
+        each = update(work).where(work.c.row == bindparam("at")).values(priority=bindparam("to"))
+        together = (  # a statement for each of a million rows would take minutes
+            'UPDATE "{p}work" w SET priority = v.priority FROM '
+            'unnest(?::bigint[], ?::float8[]) AS v ("row", priority) WHERE w."row" = v."row"'
         )
         for start in range(0, len(pairs), CHUNK):
             part = pairs[start : start + CHUNK]
-            known = find(connection, self._tables, [id for id, _ in part])
-            values = [
-                {"at": known[id].row, "place": priority} for id, priority in part if id in known
-            ]
-            if values:
-                connection.execute(statement, values)
+            known = find(connection, tables, [id for id, _ in part])
+            values = [(known[id].row, priority) for id, priority in part if id in known]
+            if values and tables.dialect == "postgresql":
+                ask(connection, tables, together, *map(list, zip(*values, strict=True)))
+            elif values:
+                connection.execute(each, [{"at": row, "to": to} for row, to in values])
         self._catalogue.advance(connection)
 
     def pending_exists(self) -> bool:

@@ -18,6 +18,7 @@ import numpy as np
 from midspan.errors import GalleryError, MissingDependency, StoreError
 from midspan.gallery.engines.milvus_location import MilvusLocation
 from midspan.gallery.engines.remote import (
+    STREAMS,
     ClientGuard,
     FilterDialect,
     MissingCollection,
@@ -26,6 +27,7 @@ from midspan.gallery.engines.remote import (
     chunks,
     first_line,
     scored,
+    send,
     translate,
     unreachable,
 )
@@ -229,10 +231,14 @@ class MilvusConnection:
     def upsert(self, name: str, rows: Iterable[tuple[Row, int]]) -> None:
         """Of (row, its bytes)."""
         parts = self.location.partitions
-        for chunk in chunks(rows, rows=ROWS, size=BYTES):
+
+        def upsert(chunk: list[Row]) -> None:
             data = [{**row, "part": row["row"]} for row in chunk] if parts else chunk
             with self.errors():
                 self.client.upsert(name, data, timeout=SECONDS)
+
+        streams = 1 if self.location.local else STREAMS
+        send(chunks(rows, rows=ROWS, size=BYTES), upsert, streams=streams)
 
     def delete(self, name: str, rows: Sequence[int]) -> None:
         for start in range(0, len(rows), ROWS):

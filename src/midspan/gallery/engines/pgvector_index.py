@@ -1,4 +1,4 @@
-"""HNSW in PostgreSQL, built online; and which part of a space has it.
+"""HNSW in PostgreSQL, built online; which part of a space has it, and which few rows need none.
 
 CREATE INDEX CONCURRENTLY lets searches and writes continue. It cannot run in a transaction, so it
 has a connection of its own; another one holds an advisory lock in an open transaction meanwhile,
@@ -8,6 +8,7 @@ so that one process builds, also through a pooler that gives connections out by 
 from __future__ import annotations
 
 import hashlib
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 # without. It is built once a load is over, so a low number costs a load nothing.
 INDEX_FROM = 5_000
 INDEX_DIMS, HALF_DIMS = 2000, 4000  # more than that HNSW does not take, of four and of two bytes
-# Of one row's neighbours while the graph is built, beside its vector: 470 MB held 425,000 rows of
+# Of one row's neighbours while the graph is built, beside its vector: 812 MB held 680,000 rows of
 # 128 dims. From the first row that does not fit, each takes ten times as long.
 GRAPH_BYTES = 800
 POLL_SECONDS = 0.2
@@ -317,3 +318,71 @@ class AdoptedColumns:
         state: IndexState = "none" if index is None else "ready"
         kind = "flat" if index is None else index.method
         return IndexStatus(rows, kind, state, unindexed=rows if index is None else 0)
+
+
+# ---- the few rows that count in a space ----------------------------------------------------------
+
+FEW = 1_000  # fewer are compared one by one, in about the time that HNSW takes
+LOOK_SECONDS = 10.0  # between two looks
+OLD_SECONDS = 600.0  # after which the list is made again
+
+
+class RemainingRows(NamedTuple):
+    rows: tuple[int, ...]
+    mark: int  # rows above it are newer
+
+
+class _CachedRemainder(NamedTuple):
+    few: RemainingRows | None  # None: they are many
+    made: float
+    looked: float
+
+
+class RemainderCache:
+    def __init__(self, catalogue: Catalogue) -> None:
+        self._catalogue = catalogue
+        self._known: dict[tuple[int, ...], _CachedRemainder] = {}
+        self._lock = threading.Lock()
+
+    def of(self, better: tuple[int, ...]) -> RemainingRows | None:
+        """Rows that hold every item without a vector in any of these spaces; None if many."""
+        known = self._known.get(better)
+        now = time.monotonic()
+        if known is not None and now < known.looked + LOOK_SECONDS:
+            return known.few
+        if not self._lock.acquire(blocking=known is None):  # somebody looks already
+            return None if known is None else known.few
+        try:
+            known = self._known.get(better)
+            if known is None or now >= known.looked + LOOK_SECONDS:
+                known = self._look(better, known, now)
+                self._known[better] = known
+            return known.few
+        finally:
+            self._lock.release()
+
+    def _look(
+        self, better: tuple[int, ...], known: _CachedRemainder | None, now: float
+    ) -> _CachedRemainder:
+        few = None if known is None or now >= known.made + OLD_SECONDS else known.few
+        if known is not None and few is not None and self._newest() - few.mark <= FEW:
+            return known._replace(looked=now)
+        if len(self._lacking(better)) > FEW:
+            return _CachedRemainder(None, now, now)
+        with self._catalogue.database.writing(exclusive=True):  # nobody is in the middle of a write
+            mark = self._newest()
+        rows = self._lacking(better)
+        return _CachedRemainder(RemainingRows(rows, mark) if len(rows) <= FEW else None, now, now)
+
+    def _newest(self) -> int:
+        name = self._catalogue.tables.row_numbers.name
+        return int(self._catalogue.ask(f'SELECT last_value FROM "{name}"')[0][0])
+
+    def _lacking(self, better: tuple[int, ...]) -> tuple[int, ...]:
+        tables = self._catalogue.tables
+        records = self._catalogue.ask(
+            f'SELECT i."row" FROM "{tables.items.name}" i WHERE NOT EXISTS (SELECT 1 FROM '
+            f'"{tables.stored.name}" s WHERE s.space = ANY(%s) AND s."row" = i."row") LIMIT %s',
+            (list(better), FEW + 1),
+        )
+        return tuple(row for (row,) in records)

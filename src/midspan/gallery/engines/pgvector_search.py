@@ -14,8 +14,6 @@ Settings and statements travel in one message, as one transaction: a search cost
 from __future__ import annotations
 
 import math
-import threading
-import time
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -29,10 +27,11 @@ from midspan.gallery.engines.pgvector_index import (
     OPERATORS,
     AdoptedColumns,
     HnswBuilder,
+    RemainderCache,
+    RemainingRows,
     Vector,
     vector_table,
 )
-from midspan.gallery.filters import Filter
 from midspan.spaces import FloatArray, IntArray, Metric, Space
 
 if TYPE_CHECKING:
@@ -110,7 +109,7 @@ class PgvectorSearcher:
         self._builder, self._adopted, self._space = builder, adopted, space
         self._remainders = RemainderCache(catalogue)
         # Statements, and the values of their filters; by what they look for.
-        self._texts: dict[tuple[tuple[SpaceQuery, ...], Filter | None], tuple[str, Any]] = {}
+        self._texts: dict[tuple[tuple[SpaceQuery, ...], str], tuple[str, Any]] = {}
 
     def search(self, request: SearchRequest) -> list[Candidates]:
         for attempt in range(ATTEMPTS):
@@ -202,7 +201,7 @@ class PgvectorSearcher:
     def _text(self, request: SearchRequest, look: _Look, space: Space) -> tuple[str, Any]:
         """The statement and the values of its filter."""
         adopted = self._adopted.numbers()  # a hand-over makes another statement of the same
-        key = (look.parts, request.filter)
+        key = (look.parts, repr(request.filter))  # 1 and True are equal, but not as filters
         if adopted or key not in self._texts:
             selects = [one for part in look.parts for one in self._select(part, request, space)]
             statement = sa.union_all(*selects).compile(
@@ -262,7 +261,7 @@ class PgvectorSearcher:
         """Without the rows that have a vector in a better space."""
         for number in part.better:
             other = _vectors(self._catalogue, number, f"b{int(number)}", space.dim)
-            superseded = sa.select(sa.literal_column("1")).where(other.c.row == row)
+            superseded: sa.Select[Any] = sa.select(sa.literal_column("1")).where(other.c.row == row)
             statement = statement.where(~superseded.correlate(row.table).exists())
         return statement
 
@@ -365,71 +364,3 @@ def _candidates(rows: _ScoredRows, *, k: int, bound: float | None) -> Candidates
         complete=bound is None and count == len(order),
         bound=bound if count == len(order) else None,
     )
-
-
-# ---- the few rows that count in a space ----------------------------------------------------------
-
-FEW = 1_000  # fewer are compared one by one, in about the time that HNSW takes
-LOOK_SECONDS = 10.0  # between two looks
-OLD_SECONDS = 600.0  # after which the list is made again
-
-
-class RemainingRows(NamedTuple):
-    rows: tuple[int, ...]
-    mark: int  # rows above it are newer
-
-
-class _CachedRemainder(NamedTuple):
-    few: RemainingRows | None  # None: they are many
-    made: float
-    looked: float
-
-
-class RemainderCache:
-    def __init__(self, catalogue: Catalogue) -> None:
-        self._catalogue = catalogue
-        self._known: dict[tuple[int, ...], _CachedRemainder] = {}
-        self._lock = threading.Lock()
-
-    def of(self, better: tuple[int, ...]) -> RemainingRows | None:
-        """Rows that hold every item without a vector in any of these spaces; None if many."""
-        known = self._known.get(better)
-        now = time.monotonic()
-        if known is not None and now < known.looked + LOOK_SECONDS:
-            return known.few
-        if not self._lock.acquire(blocking=known is None):  # somebody looks already
-            return None if known is None else known.few
-        try:
-            known = self._known.get(better)
-            if known is None or now >= known.looked + LOOK_SECONDS:
-                known = self._look(better, known, now)
-                self._known[better] = known
-            return known.few
-        finally:
-            self._lock.release()
-
-    def _look(
-        self, better: tuple[int, ...], known: _CachedRemainder | None, now: float
-    ) -> _CachedRemainder:
-        few = None if known is None or now >= known.made + OLD_SECONDS else known.few
-        if known is not None and few is not None and self._newest() - few.mark <= FEW:
-            return known._replace(looked=now)
-        if len(self._lacking(better)) > FEW:
-            return _CachedRemainder(None, now, now)
-        with self._catalogue.database.writing(exclusive=True):  # nobody is in the middle of a write
-            mark = self._newest()
-        rows = self._lacking(better)
-        return _CachedRemainder(RemainingRows(rows, mark) if len(rows) <= FEW else None, now, now)
-
-    def _newest(self) -> int:
-        name = self._catalogue.tables.row_numbers.name
-        return int(self._catalogue.ask(f'SELECT last_value FROM "{name}"')[0][0])
-
-    def _lacking(self, better: tuple[int, ...]) -> tuple[int, ...]:
-        tables = self._catalogue.tables
-        records = self._catalogue.ask(
-            f'SELECT i."row" FROM "{tables.items.name}" i WHERE NOT EXISTS (SELECT 1 FROM '
-            f'"{tables.stored.name}" s WHERE s.space = ANY(%s) AND s."row" = i."row") LIMIT %s',
-            (list(better), FEW + 1),
-        )
-        return tuple(row for (row,) in records)

@@ -31,6 +31,7 @@ from midspan.gallery.engines.qdrant_connection import (
     qdrant_location,
 )
 from midspan.gallery.engines.remote import (
+    STREAMS,
     RemoteEngine,
     SpaceCandidates,
     VectorShape,
@@ -38,6 +39,7 @@ from midspan.gallery.engines.remote import (
     chunks,
     scored,
     search_server,
+    send,
 )
 from midspan.gallery.filters import Path
 from midspan.gallery.location import Location
@@ -127,9 +129,14 @@ class QdrantEngine(RemoteEngine):
         metric = self._shape(number).metric
         texts = payloads or ["{}"] * len(rows)
         points = as_points(rows.tolist(), vectors, texts, metric=metric)
-        for chunk in chunks(points, rows=ROWS, size=BYTES):
+        name, client = self._collection(number), self._server.client
+
+        def upsert(chunk: list[Any]) -> None:
             with self._server.errors():
-                self._server.client.upsert(self._collection(number), chunk, wait=True)
+                client.upsert(name, chunk, wait=True)
+
+        streams = STREAMS if len(rows) > ROWS and not self._server.local else 1
+        send(chunks(points, rows=ROWS, size=BYTES), upsert, streams=streams)
 
     def delete(self, rows: IntArray, *, connection: Connection | None = None) -> None:
         from qdrant_client import models

@@ -8,7 +8,9 @@ from __future__ import annotations
 import math
 import os
 import re
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")  # two underscores begin what we append
 NAME_CHARACTERS = 40
 OURS = re.compile(r"__\d{1,7}(_flat|_index)?$")
+
+STREAMS = 4  # requests of one write that a server is given at once
 
 Thing = TypeVar("Thing")
 
@@ -172,6 +176,22 @@ def chunks(sized: Iterable[tuple[Thing, int]], *, rows: int, size: int) -> Itera
         total += weight
     if chunk:
         yield chunk
+
+
+def send(chunks: Iterable[list[Thing]], to: Callable[[list[Thing]], Any], *, streams: int) -> None:
+    """Each chunk in a request, so many under way at once; the first failure is raised."""
+    if streams == 1:
+        for chunk in chunks:
+            to(chunk)
+        return
+    pending = deque[Future[Any]]()
+    with ThreadPoolExecutor(streams) as pool:
+        for chunk in chunks:
+            pending.append(pool.submit(to, chunk))
+            if len(pending) > streams:
+                pending.popleft().result()
+        for request in pending:
+            request.result()
 
 
 # ---- a server's candidates, with scores of our own: the k best, and all that equal the k-th ------
