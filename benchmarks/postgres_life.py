@@ -214,7 +214,7 @@ def life(location: str, *, items: int, sample: int, server: Postgres | None) -> 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--items", type=int, default=1_000_000)
-    parser.add_argument("--sample", type=int, default=1000, help="items of the upgrade's sample")
+    parser.add_argument("--sample", type=int, default=300, help="items of the upgrade's sample")
     parser.add_argument("--url", help="of a server; default: one from the wheel")
     parser.add_argument("--memory", default="2GB", help="shared_buffers of the wheel's server")
     given = parser.parse_args()
