@@ -347,7 +347,7 @@ def test_embed_grey_images_without_a_channel_axis_works(encoder: Encoder) -> Non
 
 
 def test_encoder_wrong_arguments_raise_encoder_error(encoder: Encoder, images: Pixels) -> None:
-    with pytest.raises(EncoderError, match="batch_size 0"):
+    with pytest.raises(EncoderError, match="batch_size: expected 1 or more, got 0"):
         encoder.embed(images, batch_size=0, progress=False)
     with pytest.raises(EncoderError, match="2 ids for 30 items"):
         encoder.embed(images, ids=["a", "b"], progress=False)
