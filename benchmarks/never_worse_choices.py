@@ -83,7 +83,9 @@ def training(old: Embeddings, new: Embeddings) -> tuple[Embeddings, Embeddings]:
         names = np.unique(labels)
         kept = ~np.isin(labels, np.random.default_rng(0).permutation(names)[: len(names) // 2])
     rows = np.flatnonzero(kept)
-    mine = {name: columns[name][rows] for name in ("labels", "cameras") if name in columns}
+    mine: dict[str, Any] = {
+        name: columns[name][rows] for name in ("labels", "cameras") if name in columns
+    }
     parts = [Embeddings(one.ids[rows], one.vectors[rows], one.space, mine) for one in (old, new)]
     return parts[0], parts[1]
 

@@ -146,7 +146,7 @@ def test_unknown_orders_are_refused_with_a_proposal() -> None:
 
 
 @pytest.mark.parametrize("name", ORDERS)
-def test_the_curve_of_each_order(name: str) -> None:
+def test_the_curve_of_each_order_ends_at_the_new_encoder(name: str) -> None:
     """It begins and ends where all others do; each order gives every item a finite priority."""
     new = vectors(ids(80), NEW)
     hints = hints_for(name, OLD_ITEMS, new=new)

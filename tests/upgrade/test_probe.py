@@ -26,7 +26,9 @@ def wait_for(watch: Probe, searches: int) -> None:
     assert len(watch._seconds) >= searches
 
 
-def test_times_are_those_of_searches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_probe_measures_searches_of_the_gallery(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[str] = []
     plain = Gallery.more_like
 
@@ -47,7 +49,9 @@ def test_times_are_those_of_searches(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert asked[:5] == ids(5)
 
 
-def test_deleted_items_and_an_empty_gallery_are_no_trouble(tmp_path: Path) -> None:
+def test_a_probe_with_nothing_to_ask_measures_nothing_and_after_deletions_what_is_left(
+    tmp_path: Path,
+) -> None:
     with make("sqlite", tmp_path, count=0) as gallery, (watch := Probe(gallery)).running():
         time.sleep(0.02)
         assert watch.p99() is None

@@ -22,7 +22,7 @@ def state(upgrade: object) -> State:
     return State(version=1, spaces={}, live=("a",), upgrade=upgrade)  # type: ignore[arg-type]
 
 
-def test_there_and_back() -> None:
+def test_a_record_as_json_and_back_is_the_same() -> None:
     written = json.loads(json.dumps(RECORD.to_json()))
     assert Record.of(state(written)) == RECORD
     assert Record.of(state({**written, "later": 1})) == RECORD, "a newer version may add names"
@@ -69,7 +69,7 @@ def test_without_an_upgrade_there_is_no_record(tmp_path: Path) -> None:
         open_record(gallery)
 
 
-def test_the_rate_is_the_sum_over_workers_that_told_lately() -> None:
+def test_the_rate_is_the_sum_over_workers_that_reported_lately() -> None:
     def line(worker: str, written: int, *, ago: float) -> AuditEvent:
         details = {"worker": worker, "written": written, "seconds": 10.0}
         return AuditEvent(who="w", what="upgrade run", details=details, when=1000.0 - ago)

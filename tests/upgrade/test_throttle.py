@@ -16,7 +16,7 @@ def rested(throttle: Throttle) -> float:
     return time.monotonic() - started
 
 
-def test_no_limits_no_rest() -> None:
+def test_a_throttle_without_limits_never_rests() -> None:
     throttle = Throttle()
     throttle.done(10_000)
     assert rested(throttle) < 0.05
@@ -61,7 +61,7 @@ def test_batches_are_small_while_searches_are_slow() -> None:
     assert throttle.batch(512) == 512
 
 
-def test_no_searches_no_rest() -> None:
+def test_a_throttle_without_searches_never_rests() -> None:
     throttle = Throttle(latency=Latency(p99=lambda: None, ceiling=0.1))
     throttle.wait(lambda: True)
     assert throttle.rest == 0.0

@@ -79,7 +79,7 @@ def worker(module: str, *words: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.slow
-def test_traffic_during_a_whole_upgrade(gallery: Gallery) -> None:
+def test_searches_and_writes_during_a_whole_upgrade_lose_no_item(gallery: Gallery) -> None:
     stop = threading.Event()
     with ThreadPoolExecutor() as pool, contextlib.ExitStack() as stack:
         processes, threads = [], 2
