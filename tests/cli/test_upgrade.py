@@ -264,18 +264,26 @@ def test_audit_log_names_actor_step_and_reason(run: Run, shop: str, tmp_path: Pa
     run("start", shop, "--to", new, "--order", "random")
     run("pause", shop, "--reason", "lunch")
     run("rollback", shop)
-    trail = run("trail", shop)["trail"]
-    steps = [entry["what"] for entry in reversed(trail)]
+    entries = run("audit", shop)["entries"]
+    steps = [entry["what"] for entry in reversed(entries)]
     assert steps[0] == "create"
     expected = ["upgrade start", "upgrade order", "upgrade pause", "upgrade rollback"]
     assert [step for step in steps if step in expected] == expected
-    pause = next(entry for entry in trail if entry["what"] == "upgrade pause")
+    pause = next(entry for entry in entries if entry["what"] == "upgrade pause")
     assert pause["details"] == {"reason": "lunch"}
     assert pause["who"]
     assert started - 1 <= pause["when"] <= time.time() + 1
-    assert len(run("trail", shop, "--limit", 2)["trail"]) == 2
-    shown = CliRunner().invoke(app, ["trail", shop], terminal_width=200).stdout
+    assert len(run("audit", shop, "--limit", 2)["entries"]) == 2
+    shown = CliRunner().invoke(app, ["audit", shop], terminal_width=200).stdout
     assert "upgrade rollback" in shown.replace("\n", " ")
+
+
+def test_former_name_of_audit_works_and_is_not_listed(run: Run, shop: str) -> None:
+    assert run("trail", shop, "--limit", 1) == run("audit", shop, "--limit", 1)
+    listed = CliRunner().invoke(app, ["--help"]).stdout
+    assert "audit" in listed
+    assert "trail" not in listed
+    assert CliRunner().invoke(app, ["trial", shop]).exit_code == 2
 
 
 def test_upgrade_verbs_print_readable_tables(shop: str, tmp_path: Path) -> None:

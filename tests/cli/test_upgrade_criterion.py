@@ -60,8 +60,8 @@ def test_start_failed_criterion_requires_a_reason(
     with Gallery.open(shop) as gallery:
         assert gallery.state.upgrade is None
     assert midspan("upgrade", "start", shop, "--to", bad, "--override", "a trial")[0] == 0
-    code, out, _ = midspan("upgrade", "trail", shop, "--json")
-    entry = next(e for e in json.loads(out)["trail"] if e["what"] == "upgrade start")
+    code, out, _ = midspan("upgrade", "audit", shop, "--json")
+    entry = next(e for e in json.loads(out)["entries"] if e["what"] == "upgrade start")
     assert entry["details"]["override"] == "a trial"
     assert entry["details"]["evidence"].startswith("FAIL: cross 47.00 %")
 

@@ -80,8 +80,8 @@ def test_run_other_source_retries_failed_items_and_is_recorded(
     code, out, _ = midspan("upgrade", "run", shop, "--embeddings", whole, "--json")
     document = json.loads(out)
     assert (code, document["written"], document["retried"]) == (0, 10, 10)
-    code, out, _ = midspan("upgrade", "trail", shop, "--limit", "100", "--json")
-    sources = [e["details"] for e in json.loads(out)["trail"] if e["what"] == "upgrade source"]
+    code, out, _ = midspan("upgrade", "audit", shop, "--limit", "100", "--json")
+    sources = [e["details"] for e in json.loads(out)["entries"] if e["what"] == "upgrade source"]
     assert [one["source"].split(" (")[0] for one in sources] == [
         "embeddings whole.npz",
         "embeddings part.npz",

@@ -75,7 +75,7 @@ VERBS: dict[str, tuple[str, int | str]] = {
     "upgrade status": ("upgrade status shop.midspan", 0),
     "upgrade run": ("upgrade run shop.midspan --embeddings new.npz --full-speed", 0),
     "upgrade failures": ("upgrade failures shop.midspan", 0),
-    "upgrade trail": ("upgrade trail shop.midspan", 0),
+    "upgrade audit": ("upgrade audit shop.midspan", 0),
     "upgrade traffic": ("upgrade traffic shop.midspan 50%", 0),
     "upgrade reorder": ("upgrade reorder shop.midspan newest", 0),
     "upgrade pause": ("upgrade pause shop.midspan", 0),

@@ -1,4 +1,4 @@
-"""`midspan upgrade plan | start | run | status | failures | trail | pause | resume | gate | …`."""
+"""`midspan upgrade plan | start | run | status | failures | audit | pause | resume | gate | …`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from midspan.cli.upgrade_sources import (
     shadow_from,
     target_from,
 )
-from midspan.cli.upgrade_tables import print_status, print_trail
+from midspan.cli.upgrade_tables import print_audit, print_status
 from midspan.cli.verbs import Verbs
 from midspan.errors import ConfigError
 
@@ -179,19 +179,19 @@ def failures(
         print(f"{deleted} items were deleted")
 
 
-@app.command("trail")
-def trail(
+@app.command("audit")
+def audit(
     location: Annotated[str, LOCATION],
     limit: Annotated[int, typer.Option(min=1, help="So many lines, the newest first.")] = 20,
     as_json: bool = JSON_OPTION,
 ) -> None:
-    """Who did what and when: the gallery's own record."""
+    """Who did what and when: the gallery's audit log."""
     with opened(location) as upgrade:
         entries = upgrade.gallery.audit_log(limit=limit)
     if as_json:
-        print_json({"trail": [asdict(entry) for entry in entries]})
+        print_json({"entries": [asdict(entry) for entry in entries]})
     else:
-        print_trail(entries)
+        print_audit(entries)
 
 
 @app.command("pause")

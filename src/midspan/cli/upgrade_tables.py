@@ -127,7 +127,7 @@ def print_plan(plan: Plan) -> None:
         print(f"· {note}")
 
 
-def print_trail(entries: Sequence[AuditEvent]) -> None:
+def print_audit(entries: Sequence[AuditEvent]) -> None:
     """A line each, as in a log."""
     for entry in entries:
         when = datetime.fromtimestamp(entry.when).astimezone().isoformat(timespec="seconds")

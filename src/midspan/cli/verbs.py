@@ -1,4 +1,7 @@
-"""Options have the same name on every verb; names of earlier versions keep working, hidden."""
+"""Options have the same name on every verb; names of earlier versions keep working, hidden.
+
+So do verbs that were renamed.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +20,18 @@ OLD_NAMES = {
 }
 # names that mean something else on other verbs, where they are shown
 MOVED = {"--metric": "--distance"}
+# verbs, as they were → as they are
+OLD_VERBS = {"trail": "audit"}
 
 
 class Verbs(TyperGroup):
-    """A group of commands that also takes the options' names of earlier versions."""
+    """A group of commands that also takes the names of earlier versions."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        command = super().get_command(ctx, cmd_name)
+        if command is None and cmd_name in OLD_VERBS:
+            return super().get_command(ctx, OLD_VERBS[cmd_name])
+        return command
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return super().parse_args(ctx, with_new_names(self, args))

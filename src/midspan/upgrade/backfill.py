@@ -28,7 +28,7 @@ from midspan.upgrade.verdicts import GateResult
 from midspan.upgrade.worker import Report, Settings, Stopped, Worker
 
 QUICK = 1.0  # seconds: batches that take less grow, those that take twice as long shrink
-TELL_EVERY = 10.0  # seconds between two lines of progress in the audit trail
+TELL_EVERY = 10.0  # seconds between two lines of progress in the audit log
 IDLE = 0.2  # seconds until the first further look while others hold what is left
 LONGEST_IDLE = 2.0  # each look waits twice as long as the one before
 CHECKS = 20  # of the gate on the whole way

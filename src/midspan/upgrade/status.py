@@ -130,10 +130,10 @@ def would_vanish(record: Record, counts: Counts) -> int:
     return counts.items - counts.stored.get(record.old, 0)
 
 
-def work_rate(trail: list[AuditEvent], *, now: float) -> float | None:
+def work_rate(entries: list[AuditEvent], *, now: float) -> float | None:
     """Sum over the workers of what each last reported of this upgrade, if that is not long ago."""
     latest: dict[str, float] = {}
-    for entry in trail:  # newest first
+    for entry in entries:  # newest first
         if entry.what in ("upgrade start", "upgrade rollback"):
             break  # before it was other work
         if entry.what != "upgrade run" or now - entry.when > RECENT:

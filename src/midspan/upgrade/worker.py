@@ -193,7 +193,7 @@ class Worker:
         self.given_up += len(hopeless)
 
     def tell(self, *, every: float) -> None:
-        """A line of true progress in the trail, from which `status` has its rate."""
+        """A line of true progress in the audit log, from which `status` has its rate."""
         now = time.monotonic()
         if now - self._told < every or self.written == self._told_written:
             return

@@ -232,7 +232,7 @@ class _ClusterLoop:
             )
 
     def note(self, lost: LostWorker) -> None:
-        """In the audit trail, for those who ask later why it took longer."""
+        """In the audit log, for those who ask later why it took longer."""
         self.sent_again += lost.items
         details = {"host": lost.host, "node": lost.node, "why": lost.why, "sent_again": lost.items}
         entry = AuditEvent(who=self.gallery.who, what="upgrade worker lost", details=details)
