@@ -123,10 +123,12 @@ class PgvectorSearcher:
     def _once(self, request: SearchRequest) -> list[Candidates]:
         space = self._space(request.among[0])
         parts = self._parts(request)
-        found = list[Candidates]()
+        candidates = list[Candidates]()
         for start in range(0, len(request.vectors), TOGETHER):
-            found += self._best(request, request.vectors[start : start + TOGETHER], space, parts)
-        return found
+            candidates += self._best(
+                request, request.vectors[start : start + TOGETHER], space, parts
+            )
+        return candidates
 
     def _parts(self, request: SearchRequest) -> tuple[SpaceQuery, ...]:
         betters = [request.live[: request.live.index(number)] for number in request.among]
@@ -242,18 +244,18 @@ class PgvectorSearcher:
         if not part.thinned:
             near = self._counting(near, part, own.c.row, space)
         limit = sa.bindparam("seen" if part.thinned else "fetch", 0, sa.BigInteger())
-        found = near.order_by(order).limit(limit).cte(f"near{int(part.number)}")
-        found = found.prefix_with("MATERIALIZED")
+        nearest = near.order_by(order).limit(limit).cte(f"near{int(part.number)}")
+        nearest = nearest.prefix_with("MATERIALIZED")
         number = sa.literal_column(str(int(part.number)), sa.BigInteger()).label("space")
-        sent = sa.type_coerce(sa.func.vector_send(found.c.vector), sa.LargeBinary()).label("sent")
-        kept = sa.select(number, found.c.row, found.c.distance, sent)
+        sent = sa.type_coerce(sa.func.vector_send(nearest.c.vector), sa.LargeBinary()).label("sent")
+        kept = sa.select(number, nearest.c.row, nearest.c.distance, sent)
         if not part.thinned:
             return [kept]
         nothing = sa.literal_column("NULL", sa.LargeBinary())
-        farthest = sa.select(number, -sa.func.count(), sa.func.max(found.c.distance), nothing)
-        kept = self._counting(kept, part, found.c.row, space).order_by(found.c.distance)
+        farthest = sa.select(number, -sa.func.count(), sa.func.max(nearest.c.distance), nothing)
+        kept = self._counting(kept, part, nearest.c.row, space).order_by(nearest.c.distance)
         inner = kept.limit(sa.bindparam("fetch", 0, sa.BigInteger())).subquery()
-        return [sa.select(inner), farthest.select_from(found)]
+        return [sa.select(inner), farthest.select_from(nearest)]
 
     def _counting(
         self, statement: sa.Select[Any], part: SpaceQuery, row: Any, space: Space
