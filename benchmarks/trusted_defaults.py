@@ -35,6 +35,8 @@ ARMS: dict[str, dict[str, Any]] = {
     "first defaults, whitened": {"name": "trusted-matching", **FIRST, "whitening": 1.0},
     "light": {"name": "trusted-matching", **LIGHT},
 }
+FROM_CENTRES = ("l2", "first defaults", "first defaults, whitened", "light")
+ARMS |= {f"{arm}, from old centres": ARMS[arm] for arm in FROM_CENTRES}
 FIELDS = ("set", "allocation", "arm", "old_self", "self", "cross", "p_1")
 
 
@@ -80,6 +82,7 @@ def main() -> None:
                 method = [f"method.{key}={_toml(value)}" for key, value in ARMS[arm].items()]
                 changes = [kind, 'allocation.part="new"', "seed=1", *method]
                 changes += [f'old.run="{old.resolve()}"']
+                changes += ['classifier.init="old-centres"'] if arm.endswith("centres") else []
                 out = given.out / f"{name}-{allocation}-{arm.replace(', ', '-').replace(' ', '-')}"
                 scores = train(config(name, given, *changes), out=out, progress=False).scores
                 upper = done.get((name, allocation, "independent"), {"self": scores["self"]})

@@ -177,12 +177,17 @@ def judged(
     least: float | None = None,
     exhaustive: bool = False,
 ) -> Check:
-    """A value with its interval against one limit, `most` or `least`."""
+    """A value with its interval against one limit, `most` or `least`.
+
+    exhaustive: the queries are all that there can be. A ratio without any measured loss then
+    passes, although its interval reaches below `least`: nothing further could narrow it.
+    """
     if most is not None:
         limit, fails, passes = most, low > most, (value if exhaustive else high) <= most
     else:
         assert least is not None
-        limit, fails, passes = least, high < least, (value if exhaustive else low) >= least
+        no_loss = exhaustive and value >= max(least, 1.0)
+        limit, fails, passes = least, high < least, low >= least or no_loss
     if fails and queries >= FEWEST:
         return Check(name, value, low, high, limit, "FAIL")
     if passes and (exhaustive or queries >= FEWEST):
