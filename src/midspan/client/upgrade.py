@@ -29,6 +29,13 @@ class UpgradeVerbs:
 
     A step that takes long is a job of the service. It is waited for, and raises the error that it
     failed with; `begin` gives the job at once, for `client.jobs`.
+
+    Example:
+        >>> import midspan as ms
+        >>> with ms.Client("http://127.0.0.1:8080") as client:  # doctest: +SKIP
+        ...     _ = client.upgrade.start(mode="both", traffic=0.05, run=True)
+        ...     if client.upgrade.gate().verdict == "PASS":
+        ...         _ = client.upgrade.traffic(1.0)
     """
 
     def __init__(self, transport: Transport, jobs: JobVerbs) -> None:

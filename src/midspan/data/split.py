@@ -17,12 +17,15 @@ from midspan.labels import some_names
 
 
 def in_classes(images: ImageSet, classes: str) -> npt.NDArray[np.bool_]:
-    """(N,) True for the images of these classes.
+    """Which images are of these classes.
 
     Args:
         images: A labelled set.
         classes: Names, or places in the order of `images.class_names` from 1 on, with ranges:
             "1-100", "cat,dog", "1-3,7". A name wins over a place.
+
+    Returns:
+        (N,) True for these images.
 
     Raises:
         ConfigError: A class that is not there, or a range that is none.

@@ -38,11 +38,31 @@ def build_encoder(
 ) -> Encoder:
     """A new encoder, on the CPU, in training mode.
 
-    backbone: a name in BACKBONES, "hf:<model>" or "timm:<model>"; settings: its own settings.
-    dim: 128, or the backbone's features for the head "none". size, channels: of the input images
-    (side, or (height, width)), by default the backbone's own; preprocessing: all of it by hand.
-    name: by default the backbone's, without the folder it was loaded from. seed: of the weights;
-    without one they come from torch's global generator. sub_embeddings, confident: see Encoder.
+    Args:
+        backbone: A name in BACKBONES, "hf:<model>" or "timm:<model>".
+        dim: Of its vectors; None: 128, or the backbone's features for the head "none".
+        head: A name in HEADS, from features to vectors.
+        size: Of the input images (side, or (height, width)); None: the backbone's own.
+        channels: 1 or 3; None: the backbone's own.
+        name: Of its space; None: the backbone's, without the folder it was loaded from.
+        seed: Of the weights; without one they come from torch's global generator.
+        normalise: Vectors have length 1.
+        sub_embeddings: See Encoder.
+        confident: See Encoder.
+        preprocessing: All of the input by hand, in place of `size`.
+        settings: The backbone's own.
+
+    Returns:
+        The encoder.
+
+    Raises:
+        ConfigError: A name or setting does not exist, or the parts do not fit together.
+
+    Example:
+        >>> from midspan.encoders import build_encoder
+        >>> encoder = build_encoder(backbone="small-cnn", dim=16, size=32, name="mine", seed=0)
+        >>> encoder.dim, encoder.preprocessing.height, encoder.training
+        (16, 32, True)
     """
     section = {**parse_backbone(backbone), **(settings or {})}
     if channels is not None:

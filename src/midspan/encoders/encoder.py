@@ -56,6 +56,16 @@ class Encoder(nn.Module):
 
     Everything is float32: a lower precision is slower on most CPUs (see midspan.encoders.layout)
     and makes a vector depend on the batch it came in.
+
+    Example:
+        >>> import numpy as np
+        >>> from PIL import Image
+        >>> from midspan.encoders import build_encoder
+        >>> encoder = build_encoder(backbone="small-cnn", dim=8, name="tiny", seed=0).eval()
+        >>> photos = [Image.new("RGB", (40, 30), colour) for colour in ("red", "blue")]
+        >>> vectors = encoder.embed(photos, ids=["red", "blue"], progress=False)
+        >>> vectors.space == encoder.space, vectors.vectors.shape
+        (True, (2, 8))
     """
 
     def __init__(

@@ -85,12 +85,32 @@ def load_embedder(
     runtime: Runtime = "auto",
     now: bool = False,
 ) -> Embedder:
-    """Load an encoder that only embeds, in the runtime that is fastest here.
+    """Load an encoder that only embeds, in the runtime that is fastest here. The space is the same.
 
-    runtime: "auto" on a CPU is ONNX Runtime, as soon as a graph of the encoder is in the cache or
-    an export pays, and torch until then; a long job tries OpenVINO too, if it is installed,
-    and stays with the faster one. "onnx" and "openvino" raise where they are not available.
-    The space is the same. now: export before the first image instead of during a long job.
+    Args:
+        where: As of `load_encoder`.
+        device: "cpu", "cuda" …; default CUDA if there is one, else the CPU.
+        runtime: "auto" on a CPU is ONNX Runtime, as soon as a graph of the encoder is in the cache
+            or an export pays, and torch until then; a long job tries OpenVINO too, if it is
+            installed, and stays with the faster one. "onnx" and "openvino" raise where they are
+            not available.
+        now: Export before the first image instead of during a long job.
+
+    Returns:
+        The encoder; it cannot be trained.
+
+    Raises:
+        EncoderError: There is no such encoder, or the runtime cannot embed with it.
+        MissingDependency: A library is not installed; the message names the extra.
+
+    Example:
+        >>> import tempfile
+        >>> from midspan.encoders import build_encoder, load_embedder
+        >>> made = build_encoder(backbone="small-cnn", dim=8, name="tiny", seed=0)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     encoder = load_embedder(made.save(folder), device="cpu", runtime="torch")
+        >>> encoder.space == made.space
+        True
     """
     check_runtime(runtime)
     graph_runtime = "onnx" if runtime == "auto" else runtime

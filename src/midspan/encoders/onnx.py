@@ -37,9 +37,45 @@ NOTE = "midspan"  # our key in the file's metadata
 class OnnxEncoder:
     """An encoder in a .onnx file: of our export, or any other with images in and vectors out.
 
-    preprocessing, normalise: only for files that were not exported by midspan; their space then
-    has a fingerprint of the file's bytes and these settings. device: "cpu" or "cuda"; default CUDA
-    if ONNX Runtime has it. runtime: "onnx" or "openvino".
+    Args:
+        path: The file.
+        preprocessing: Only for files that were not exported by midspan; their space then has a
+            fingerprint of the file's bytes and these settings.
+        normalise: For such files: vectors get length 1.
+        name: For such files: of the space.
+        device: "cpu" or "cuda"; default CUDA if ONNX Runtime has it.
+        runtime: "onnx" or "openvino".
+
+    Raises:
+        EncoderError: The file is no such graph.
+        MissingDependency: The runtime is not installed.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> import onnx
+        >>> from onnx import helper
+        >>> from PIL import Image
+        >>> from midspan.encoders import OnnxEncoder, Preprocessing
+        >>> ends = [
+        ...     helper.make_tensor_value_info("images", 1, ["N", 3, 4, 4]),
+        ...     helper.make_tensor_value_info("vectors", 1, ["N", 3]),
+        ... ]
+        >>> nodes = [
+        ...     helper.make_node("GlobalAveragePool", ["images"], ["mean"]),
+        ...     helper.make_node("Flatten", ["mean"], ["vectors"]),
+        ... ]
+        >>> graph = helper.make_graph(nodes, "colour", ends[:1], ends[1:])
+        >>> model = helper.make_model(
+        ...     graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)]
+        ... )
+        >>> box = Preprocessing(height=4, width=4, channels=3, mean=(0, 0, 0), std=(1, 1, 1))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder, "colour.onnx")
+        ...     onnx.save(model, path)
+        ...     encoder = OnnxEncoder(path, preprocessing=box, name="colour", device="cpu")
+        ...     red = encoder.embed([Image.new("RGB", (9, 9), "red")], progress=False)
+        >>> red.vectors.tolist()
+        [[1.0, 0.0, 0.0]]
     """
 
     def __init__(

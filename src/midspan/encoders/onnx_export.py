@@ -29,7 +29,30 @@ TOLERANCE = 1e-4  # between torch and ONNX Runtime, in any number of any vector
 
 
 def export_onnx(encoder: Encoder, path: str | Path, *, check: bool = True) -> Path:
-    """Write the encoder as ONNX, for any batch size; `check` compares it with torch first."""
+    """Write the encoder as ONNX, for any batch size.
+
+    Args:
+        encoder: Of images, or of vectors.
+        path: The file.
+        check: Compare the graph with torch first.
+
+    Returns:
+        The path.
+
+    Raises:
+        EncoderError: The encoder cannot be exported, or the graph gives other vectors.
+        MissingDependency: The extra "onnx" is not installed.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> from midspan.encoders import OnnxEncoder, build_encoder, export_onnx
+        >>> encoder = build_encoder(backbone="small-cnn", dim=8, name="tiny", seed=0)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = export_onnx(encoder, pathlib.Path(folder, "tiny.onnx"))
+        ...     exported = OnnxEncoder(path, device="cpu")
+        >>> exported.space == encoder.space
+        True
+    """
     onnx = import_extra("onnx", required_for="an ONNX export")
     import_extra("onnxscript", required_for="an ONNX export")
     path = Path(path)

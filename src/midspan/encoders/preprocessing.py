@@ -30,6 +30,14 @@ class Preprocessing:
 
     mean, std: on the scale 0 to 1, one for each channel. fit: "squash" resizes both sides, "crop"
     keeps the proportions and cuts the longer side.
+
+    Example:
+        >>> import numpy as np
+        >>> from midspan.encoders import Preprocessing
+        >>> grey = Preprocessing(height=2, width=2, channels=1, mean=(0.5,), std=(0.5,))
+        >>> images = np.array([[0, 255], [255, 0]], dtype=np.uint8).reshape(1, 2, 2, 1)
+        >>> grey.array(images).round(3).tolist()  # (B, C, H, W)
+        [[[[-1.0, 1.0], [1.0, -1.0]]]]
     """
 
     height: int

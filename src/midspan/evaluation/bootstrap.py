@@ -26,11 +26,21 @@ def bootstrap_ci(
 ) -> tuple[float, float]:
     """(low, high) of the percentile interval over queries; (nan, nan) without any query.
 
-    values: one (Q,) array, or several that belong together query by query. Queries with nan in any
-    of them have no answer and are left out.
-    statistic: called with the means of the resamples, one (n,) array for each of `values`; returns
-        (n,). Default: the mean of the first. Undefined values of it (nan, infinite) are left out.
-    n: resamples, 1000 as is usual for 95 % percentile intervals (Efron and Tibshirani).
+    Args:
+        values: One (Q,) array, or several that belong together query by query. Queries with nan in
+            any of them have no answer and are left out.
+        statistic: Called with the means of the resamples, one (n,) array for each of `values`;
+            returns (n,). Default: the mean of the first. Undefined values of it (nan, infinite) are
+            left out.
+        n: Resamples, 1000 as is usual for 95 % percentile intervals (Efron and Tibshirani).
+        level: Share of the resamples inside the interval.
+        seed: Of the resampling.
+
+    Returns:
+        (low, high).
+
+    Raises:
+        EvaluationError: The arrays are not of the same queries, or `n` or `level` is out of range.
 
     Example:
         >>> import numpy as np

@@ -18,6 +18,18 @@ def nmi(vectors: npt.NDArray[Any], labels: npt.NDArray[Any], *, seed: int = 0) -
     and in papers of that time, by the geometric mean: those values are larger). One k-means++
     start; vectors are taken as they are, so normalise them first in a cosine space.
 
+    Args:
+        vectors: (N, D).
+        labels: (N,) the class of each vector.
+        seed: Of k-means.
+
+    Returns:
+        From 0 (clusters say nothing of the labels) to 1.
+
+    Raises:
+        EvaluationError: Labels do not fit the vectors, or a vector is not finite.
+        MissingDependency: scikit-learn is not installed.
+
     Example:
         >>> import numpy as np
         >>> import midspan as ms

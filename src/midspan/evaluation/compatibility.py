@@ -39,10 +39,22 @@ def gains(*, old: float, new: float, cross: float | Iterable[float], upper: floa
         performance  (new − old) / |upper − old|
         upgrade      (cross − old) / |upper − old|
 
-    cross: one score, or those of several directions, of which the best counts (LCE supplement).
     LCE's absolute value keeps the sign of the numerator when the new encoder is meant to be weaker
     (upper < old, its Tables 2 and 4). BCT's gain compares with an improvement: it is nan if there
     is none (upper ≤ old). All are nan if upper = old.
+
+    Args:
+        old: Score of old queries on the old gallery.
+        new: Score of new queries on the new gallery.
+        cross: Score of new queries on the old gallery, or those of several directions, of which the
+            best counts (LCE supplement).
+        upper: Score of an encoder trained alone, on its own gallery.
+
+    Returns:
+        The three gains, as shares of what the upper bound gains.
+
+    Raises:
+        EvaluationError: `cross` is empty.
 
     Example:
         >>> import midspan as ms
@@ -81,6 +93,19 @@ def p_scores(
     Departs from the paper where upper < old: there the absolute value is taken, as LCE does,
     so that comp > 0.5 always means cross > old. If upper = old, comp is its limit: 0, 0.5 or 1.
 
+    Args:
+        old: Score of old queries on the old gallery.
+        new: Score of new queries on the new gallery.
+        cross: Score of new queries on the old gallery, or of several directions; the best counts.
+        upper: Score of an encoder trained alone, on its own gallery.
+        beta: Above 1, `score` weighs up more; below 1, comp.
+
+    Returns:
+        The three scores, between 0 and 1.
+
+    Raises:
+        EvaluationError: `upper` or `beta` is not above 0, or `cross` is empty.
+
     Example:
         >>> import midspan as ms
         >>> scores = ms.evaluation.p_scores(old=0.5, new=0.7, cross=0.6, upper=0.7)
@@ -105,6 +130,15 @@ def average_p_scores(each: Sequence[PScores]) -> PScores:
 
     The mean of P_β is not the P_β of the means.
 
+    Args:
+        each: The scores of each data set.
+
+    Returns:
+        The mean of up, of comp and of score.
+
+    Raises:
+        EvaluationError: There is none to average.
+
     Example:
         >>> import midspan as ms
         >>> one = ms.evaluation.p_scores(old=0.5, new=0.7, cross=0.6, upper=0.7)
@@ -119,6 +153,13 @@ def average_p_scores(each: Sequence[PScores]) -> PScores:
 
 def is_compatible(*, cross: float, old: float) -> bool:
     """BCT's criterion: new queries find more in the old gallery than old ones did.
+
+    Args:
+        cross: Score of new queries on the old gallery.
+        old: Score of old queries on the old gallery.
+
+    Returns:
+        True where `cross` is above `old`; a tie is not enough.
 
     Example:
         >>> import midspan as ms
@@ -154,7 +195,18 @@ class ChainSummary:
 
 
 def chain_summary(matrix: npt.ArrayLike) -> ChainSummary:
-    """From the (T, T) matrix; what stands above the diagonal is not looked at.
+    """From the (T, T) matrix of `compatibility_matrix`.
+
+    Args:
+        matrix: A[t, k], queries of encoder t on the gallery of k ≤ t. What is above the diagonal is
+            not looked at.
+
+    Returns:
+        Shares and means over the chain; the attributes of `ChainSummary` say which.
+
+    Raises:
+        EvaluationError: The matrix is not square, is smaller than (2, 2), or has missing values in
+            its lower triangle.
 
     Example:
         >>> import numpy as np
@@ -192,6 +244,19 @@ def compatibility_matrix(
 
     A[t, k] is for queries of t on the gallery of k ≤ t, the query's own item left out; nan above
     the diagonal. All must have the same dimension: map the others with a bridge first.
+
+    Args:
+        chain: The items as each encoder sees them, oldest first, paired by id.
+        metric: A name in METRICS.
+        exclude_column: Gallery items with the query's value in this column do not count.
+        direct: Compare the vectors although nothing connects their spaces.
+
+    Returns:
+        The (T, T) matrix; `chain_summary` reduces it.
+
+    Raises:
+        EvaluationError: The chain has fewer than two encoders.
+        SpaceMismatch: The dimensions differ.
 
     Example:
         >>> import numpy as np

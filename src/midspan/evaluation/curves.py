@@ -74,13 +74,28 @@ def backfill_curve(
 ) -> Curve:
     """The metric after each of `points` equal steps of the backfill, ends included.
 
-    query: vectors of the new encoder. gallery_old: the gallery in a space they may be compared
-        with (a compatible old space, or mapped by a bridge). gallery_new: the same items, by id.
-    order: the backfill order, as ids of the gallery or rows of gallery_old; each exactly once.
-    points: cut-offs ⌊i·N / (points − 1)⌋, as FastFill's code. fractions: other places on the curve.
-    before: (Q,) recall@1 of the service before the upgrade, old queries on old vectors; flips are
-        counted from there. Default: the first point of the curve.
-    exclude_column, direct: as in `evaluate`; items with the query's id are left out.
+    Items with the query's id are left out.
+
+    Args:
+        query: Vectors of the new encoder.
+        gallery_old: The gallery in a space they may be compared with (a compatible old space, or
+            mapped by a bridge).
+        gallery_new: The same items with their new vectors, by id.
+        order: The backfill order, as ids of the gallery or rows of gallery_old; each exactly once.
+        metric: A name in METRICS.
+        points: Cut-offs at ⌊i·N / (points − 1)⌋ items, as in FastFill's code.
+        fractions: Other places on the curve, in place of `points`.
+        before: (Q,) recall@1 of the service before the upgrade, old queries on old vectors; flips
+            are counted from there. Default: the first point of the curve.
+        exclude_column: As in `evaluate`.
+        direct: As in `evaluate`.
+
+    Returns:
+        The curve, with flips and the values per query.
+
+    Raises:
+        EvaluationError: The order does not name each item once, or no query has a relevant item.
+        SpaceMismatch: Queries and gallery may not be compared.
 
     Example:
         >>> import numpy as np

@@ -38,7 +38,19 @@ class Flips:
 def flips(
     before: npt.NDArray[Any], after: npt.NDArray[Any], *, n: int = 1000, seed: int = 0
 ) -> Flips:
-    """From hits (Q,) of 0 and 1, as recall_at_k gives them; nan: no answer, left out.
+    """Flips of the first hit: right before and wrong after, and the reverse.
+
+    Args:
+        before: (Q,) hits of 0 and 1, as recall_at_k gives them; nan: no answer, left out.
+        after: (Q,) hits of the same queries after the change.
+        n: Resamples for the intervals.
+        seed: Of the resampling.
+
+    Returns:
+        Shares of the queries that have an answer, with 95 % intervals.
+
+    Raises:
+        EvaluationError: A hit is neither 0 nor 1, or no query has both answers.
 
     Example:
         >>> import numpy as np
@@ -67,6 +79,19 @@ def precision_flips(
 ) -> Flips:
     """From any value per query: worse (better) by more than epsilon.
 
+    Args:
+        before: (Q,) a value for each query, such as its average precision; nan: left out.
+        after: (Q,) the values of the same queries after the change.
+        epsilon: Changes up to this size are no flips.
+        n: Resamples for the intervals.
+        seed: Of the resampling.
+
+    Returns:
+        Shares of the queries that have both values; `relative` is nan.
+
+    Raises:
+        EvaluationError: `epsilon` is below 0, or no query has both values.
+
     Example:
         >>> import numpy as np
         >>> import midspan as ms
@@ -90,6 +115,19 @@ def flips_by_group(
     seed: int = 0,
 ) -> dict[str, Flips]:
     """Flips of hits inside each group of queries (class, country …) that has an answered query.
+
+    Args:
+        before: (Q,) hits of 0 and 1; nan: no answer.
+        after: (Q,) hits of the same queries after the change.
+        groups: (Q,) the group of each query.
+        n: Resamples for the intervals.
+        seed: Of the resampling.
+
+    Returns:
+        The flips by the name of the group.
+
+    Raises:
+        EvaluationError: There is not one group for each query.
 
     Example:
         >>> import numpy as np

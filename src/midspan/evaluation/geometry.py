@@ -24,6 +24,18 @@ def intra_class_distance(
     classes: n_classes=8 draws as many) but refers for the formula to a section that we have not
     seen, so this definition is ours.
 
+    Args:
+        vectors: (N, D), of any length but zero.
+        labels: (N,) the class of each vector.
+        n_classes: Draw so many classes; None takes all.
+        seed: Of the draw.
+
+    Returns:
+        The mean, from 0 (each class is one point) upwards.
+
+    Raises:
+        EvaluationError: Labels do not fit the vectors, or a class has no mean direction.
+
     Example:
         >>> import numpy as np
         >>> import midspan as ms
@@ -59,6 +71,17 @@ def pairwise_distance(first: npt.NDArray[Any], second: npt.NDArray[Any]) -> floa
     Small is not the aim: LCE keeps new vectors further from the old ones than an L2 loss does
     (0.409 against 0.230) and is the more compatible of the two.
 
+    Args:
+        first: (N, D) vectors of one encoder.
+        second: (N, D) vectors of the same items by another, row by row.
+
+    Returns:
+        The mean squared distance of the unit vectors.
+
+    Raises:
+        SpaceMismatch: The dimensions differ.
+        EvaluationError: The numbers of vectors differ, or there are none.
+
     Example:
         >>> import numpy as np
         >>> import midspan as ms
@@ -82,6 +105,16 @@ def learner_correlation(vectors: npt.NDArray[Any], *, n_learners: int) -> float:
     Divide and Conquer reports such a coefficient (0.0602 → 0.0498 on SOP) without its formula;
     this one is ours. Its floor for N independent items is about 0.8 / √N. Coordinates that never
     change have no correlation and are left out.
+
+    Args:
+        vectors: (N, D), the learners' slices end to end.
+        n_learners: How many slices of equal size there are.
+
+    Returns:
+        The mean, from 0 to 1.
+
+    Raises:
+        EvaluationError: D is no multiple of `n_learners`, or fewer than two slices vary.
 
     Example:
         >>> import numpy as np

@@ -54,9 +54,24 @@ def identify(
     gallery_present: BoolArray | None = None,
     block: int = 1 << 23,
 ) -> Identified:
-    """Probes (P, D) against a gallery (G, D), at most about `block` scores at a time.
+    """What each probe met in the gallery: is its subject there, at which rank, with what score.
 
     Gallery rows that are bit for bit the same score the same, whatever BLAS makes of them.
+
+    Args:
+        probes: (P, D) unit vectors.
+        gallery: (G, D) unit vectors, one for each subject or several, sorted by id.
+        probe_labels: (P,) subjects.
+        gallery_labels: (G,) subjects.
+        probe_present: (P,) False for probes without a face; None: all have one.
+        gallery_present: (G,) the same of the gallery.
+        block: About so many scores at a time.
+
+    Returns:
+        The result per probe, for `rank_k`, `tpir_at_fpir` and `tpir_at_fpir_rank`.
+
+    Raises:
+        EvaluationError: There are no probes, or labels do not fit.
 
     Example:
         >>> import numpy as np
@@ -96,7 +111,18 @@ def identify(
 
 
 def identify_scores(scores: Scores, *, probe_labels: Labels, gallery_labels: Labels) -> Identified:
-    """The same from a matrix of scores (P, G).
+    """As `identify`, from a matrix of scores.
+
+    Args:
+        scores: (P, G); a pair without a face is −inf.
+        probe_labels: (P,) subjects.
+        gallery_labels: (G,) subjects.
+
+    Returns:
+        The result per probe.
+
+    Raises:
+        EvaluationError: Scores and labels do not fit, or a score is NaN.
 
     Example:
         >>> import numpy as np
@@ -135,6 +161,16 @@ def identify_scores(scores: Scores, *, probe_labels: Labels, gallery_labels: Lab
 
 def rank_k(result: Identified, *, ranks: Sequence[int] = (1, 5, 10)) -> FloatArray64:
     """Closed set: share of the mated probes with a mate among the first k, for each k.
+
+    Args:
+        result: From `identify`.
+        ranks: The values of k.
+
+    Returns:
+        A share for each k.
+
+    Raises:
+        EvaluationError: No probe is mated.
 
     Example:
         >>> import numpy as np
@@ -177,6 +213,16 @@ def tpir_at_fpir(result: Identified, *, fpir: Sequence[float] = (0.01, 0.1)) -> 
 
     1 % and 10 % as in the published tables.
 
+    Args:
+        result: From `identify`.
+        fpir: The false positive identification rates.
+
+    Returns:
+        A share for each rate.
+
+    Raises:
+        EvaluationError: No probe is mated, or none is non-mated.
+
     Example:
         >>> import numpy as np
         >>> import midspan as ms
@@ -196,6 +242,17 @@ def tpir_at_fpir_rank(
 ) -> FloatArray64:
     """Share of the mated probes that are identified by the rule of IJB-S, for each FPIR.
 
+    Args:
+        result: From `identify`.
+        fpir: The false positive identification rates.
+        rank: A mate among so many first counts.
+
+    Returns:
+        A share for each rate.
+
+    Raises:
+        EvaluationError: No probe is mated, or none is non-mated.
+
     Example:
         >>> import numpy as np
         >>> import midspan as ms
@@ -213,6 +270,16 @@ def tpir_at_fpir_rank(
 
 def two_gallery_average(first: FloatArray64, second: FloatArray64) -> FloatArray64:
     """IJB-C reports the plain mean of its two galleries, whatever their sizes.
+
+    Args:
+        first: Rates with the first gallery.
+        second: The same rates with the second.
+
+    Returns:
+        Their mean, rate by rate.
+
+    Raises:
+        EvaluationError: There are not as many of each.
 
     Example:
         >>> import numpy as np

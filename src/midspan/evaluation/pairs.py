@@ -43,6 +43,17 @@ def verify(blocks: Iterable[ScoreBlock], *, far: Sequence[float], n_impostor: in
     Kept are the genuine scores and the ⌊max FAR·n_impostor⌋+1 largest impostor scores; hence the
     number of impostor pairs must be known before (it follows from the labels).
 
+    Args:
+        blocks: (scores, same) of some pairs at a time; `same` is True for genuine pairs.
+        far: The false accept rates.
+        n_impostor: Impostor pairs of the whole stream.
+
+    Returns:
+        True accept rates and thresholds, and all genuine scores.
+
+    Raises:
+        EvaluationError: Another number of impostor pairs came, or a score is NaN.
+
     Example:
         >>> import numpy as np
         >>> import midspan as ms
@@ -120,6 +131,19 @@ def score_pairs(
     `present` marks the templates that have a face; pairs with one that has none score −∞.
     Where a block of the list covers a dense part of the matrix of all pairs (a list sorted by
     template does), that part is multiplied whole: far cheaper than fetching two rows per pair.
+
+    Args:
+        templates: (T, D) unit vectors.
+        left: (P,) rows of one side of each pair.
+        right: (P,) rows of the other side.
+        present: (T,) True for templates that have a face; None: all have.
+        block: Pairs at a time.
+
+    Returns:
+        An iterator of (which pairs, their scores).
+
+    Raises:
+        EvaluationError: A row number is not that of a template.
 
     Example:
         >>> import numpy as np

@@ -143,6 +143,15 @@ class RankingMetric:
 def parse_metric(name: str) -> RankingMetric:
     """'map', 'recall@10' … of METRICS; 'nmi' is no ranking metric and has a function of its own.
 
+    Args:
+        name: Such as "map" or "recall@10"; case and surrounding blanks do not matter.
+
+    Returns:
+        The metric, ready to be called on (ranks, n) of `relevant_ranks`.
+
+    Raises:
+        EvaluationError: No ranking metric has this name.
+
     Example:
         >>> import midspan as ms
         >>> ms.evaluation.parse_metric("recall@10").name

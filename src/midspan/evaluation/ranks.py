@@ -44,11 +44,27 @@ def relevant_ranks(
     ignore: Sequence[npt.NDArray[Any]] | None = None,
     ignore_codes: tuple[npt.NDArray[Any], npt.NDArray[Any]] | None = None,
 ) -> tuple[IntArray, IntArray]:
-    """((Q, R) ranks, (Q,) n): the 0-based ranks of each query's relevant items, and their number.
+    """The ranks of each query's relevant items, and their number.
 
-    Ranks are ascending and filled up with NEVER. relevant: a list of gallery rows for each query,
-    or SameLabel. The rest is as in `search_exact`: ignored rows are taken out before ranks are
-    counted (and are not relevant), equal scores stand in the order of ids or rows.
+    Ignored rows are taken out before ranks are counted (and are not relevant); equal scores are in
+    the order of ids or rows.
+
+    Args:
+        query: (Q, D) array or Embeddings.
+        gallery: (G, D) array or Embeddings.
+        relevant: A list of gallery rows for each query, or SameLabel.
+        metric: As in `search_exact`.
+        direct: As in `search_exact`.
+        exclude: As in `search_exact`.
+        ignore: As in `search_exact`.
+        ignore_codes: As in `search_exact`.
+
+    Returns:
+        ((Q, R) 0-based ranks, ascending and filled up with NEVER, (Q,) numbers of relevant items).
+
+    Raises:
+        EvaluationError: There is not one list for each query, or a row is out of range.
+        SpaceMismatch: Nothing connects the spaces of query and gallery.
 
     Example:
         >>> import numpy as np

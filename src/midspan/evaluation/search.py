@@ -41,20 +41,31 @@ def search_exact(
     ignore: Sequence[npt.NDArray[Any]] | None = None,
     ignore_codes: tuple[npt.NDArray[Any], npt.NDArray[Any]] | None = None,
 ) -> tuple[FloatArray, IntArray]:
-    """(scores, indices), both (Q, min(k, G)), best first; larger scores are better.
-
-    query: (Q, D) array or Embeddings. gallery: the same, a memory-mapped array, or the path of a
-        .npz, .npy or .parquet file, which is read in blocks (once more to find doubled rows).
-    metric: 'cosine', 'dot' or 'l2' (the score is minus the squared distance); None means the
-        space's own, and cosine for plain arrays.
-    direct: compare two sets of Embeddings although nothing connects their spaces.
-    exclude: (Q,) the query's own gallery row, −1 where it has none.
-    ignore: for each query the gallery rows that do not count (junk).
-    ignore_codes: ((Q,), (G,)) integers; gallery rows with the query's code do not count (same
-        camera); a negative query code ignores nothing.
+    """The k best gallery rows of each query, by comparing all of them.
 
     Equal scores: the lower id first if the gallery is Embeddings, else the lower row; bit-identical
     gallery rows always have equal scores. If fewer than k rows count, the rest is −inf and −1.
+
+    Args:
+        query: (Q, D) array or Embeddings.
+        gallery: The same, a memory-mapped array, or the path of a .npz, .npy or .parquet file, read
+            in blocks (once more to find doubled rows).
+        k: Results for each query.
+        metric: 'cosine', 'dot' or 'l2' (the score is minus the squared distance); None means the
+            space's own, and cosine for plain arrays.
+        direct: Compare two sets of Embeddings although nothing connects their spaces.
+        exclude: (Q,) the query's own gallery row, −1 where it has none.
+        ignore: For each query the gallery rows that do not count (junk).
+        ignore_codes: ((Q,), (G,)) integers; gallery rows with the query's code do not count (same
+            camera); a negative query code ignores nothing.
+
+    Returns:
+        (scores, indices), both (Q, min(k, G)), best first; larger scores are better.
+
+    Raises:
+        EvaluationError: `k` or a row that is named is out of range.
+        SpaceMismatch: Nothing connects the spaces of query and gallery.
+        VectorError: The dimensions differ, or a vector is not usable.
 
     Example:
         >>> import numpy as np

@@ -66,11 +66,24 @@ def pool_templates(
 ) -> Templates:
     """Mean inside each medium, sum over the media, then unit length.
 
-    So a long video counts as much as one photo. `weights` (N,) multiply the vectors first
-    (detector scores); as in the code everyone uses for IJB-B/C they do not enter the divisor of
-    the mean. `requested` are the templates to return, whether members are at hand or not (default:
-    those of the members); one without a member, or with all weights 0, is not present. Member i is
-    `vectors[i]`, or `vectors[rows[i]]` where an image is in several templates or in none.
+    So a long video counts as much as one photo. Member i is `vectors[i]`, or `vectors[rows[i]]`
+    where an image is in several templates or in none.
+
+    Args:
+        vectors: (N, D) vectors of images.
+        template_ids: (M,) the template of each member.
+        media_ids: (M,) the photo or video that each member is from.
+        rows: (M,) the vector of each member; None: member i is vector i.
+        weights: (M,) multiply the vectors first (detector scores); as in the code everyone uses
+            for IJB-B/C they do not enter the divisor of the mean.
+        requested: The templates to return, whether members are at hand or not (default: those of
+            the members); one without a member, or with all weights 0, is not present.
+
+    Returns:
+        One unit vector for each template, sorted by id.
+
+    Raises:
+        VectorError: Arrays do not fit together, or the members of a template cancel out.
 
     Example:
         >>> import numpy as np
@@ -121,8 +134,20 @@ def fuse_templates(
 ) -> Templates:
     """One call of `fusion` for each template; media play no part (IJB-S is not media-normalised).
 
-    `variances` (N, K): K = D for one number per dimension (PFE), fewer for slices (URL), 1 for one
-    number per image. `rows` and `requested` as for `pool_templates`.
+    Args:
+        vectors: (N, D) vectors of images.
+        variances: (N, K): K = D for one number per dimension (PFE), fewer for slices (URL), 1 for
+            one number per image.
+        template_ids: (M,) the template of each member.
+        fusion: Such as `inverse_variance_fusion`.
+        rows: As for `pool_templates`.
+        requested: As for `pool_templates`.
+
+    Returns:
+        One vector and its variances for each template, sorted by id.
+
+    Raises:
+        VectorError: Arrays do not fit together, or the fusion has no direction.
 
     Example:
         >>> import numpy as np
@@ -158,6 +183,16 @@ def inverse_variance_fusion(vectors: Floats, variances: Floats) -> tuple[Floats,
     product of Gaussians. With K = D or K = 1 the result gets unit length as a whole (PFE), with
     slices each slice gets the same length, as URL normalises its slices (our choice; the paper
     does not say).
+
+    Args:
+        vectors: (n, D) members of one template.
+        variances: (n, K) their variances, all above 0.
+
+    Returns:
+        ((D,) the fused vector, (K,) its variances).
+
+    Raises:
+        VectorError: K is no divisor of D, a variance is not above 0, or the members cancel out.
 
     Example:
         >>> import numpy as np

@@ -44,6 +44,16 @@ def threshold_at_far(impostor: Scores, *, far: float | Sequence[float]) -> float
     Fewer than k where scores tie. (insightface takes the ROC point nearest in FAR, PFE rounds k
     and accepts at the threshold: both may accept more than FAR allows.) FAR = 1 gives −∞.
 
+    Args:
+        impostor: (M,) scores of pairs of two subjects; a pair without a face is −inf.
+        far: One false accept rate, or several.
+
+    Returns:
+        One threshold, or an array of as many as there are rates.
+
+    Raises:
+        EvaluationError: A score is NaN, or a rate is not between 0 and 1.
+
     Example:
         >>> import numpy as np
         >>> import midspan as ms
@@ -71,6 +81,17 @@ def tar_at_far(
     genuine: Scores, impostor: Scores, *, far: float | Sequence[float]
 ) -> float | FloatArray64:
     """Share of genuine pairs above the threshold of `threshold_at_far`.
+
+    Args:
+        genuine: (N,) scores of pairs of the same subject; a pair without a face is −inf.
+        impostor: (M,) scores of pairs of two subjects.
+        far: One false accept rate, or several.
+
+    Returns:
+        One true accept rate, or an array of as many as there are rates.
+
+    Raises:
+        EvaluationError: A score is NaN, or a rate is not between 0 and 1.
 
     Example:
         >>> import numpy as np
@@ -117,6 +138,16 @@ class Roc:
 def roc(genuine: Scores, impostor: Scores) -> Roc:
     """One point for each distinct score as the threshold, and −∞.
 
+    Args:
+        genuine: (N,) scores of pairs of the same subject; a pair without a face is −inf.
+        impostor: (M,) scores of pairs of two subjects.
+
+    Returns:
+        The curve; `compressed` makes it small enough for a plot.
+
+    Raises:
+        EvaluationError: A score is NaN, or there are none of a kind.
+
     Example:
         >>> import numpy as np
         >>> import midspan as ms
@@ -139,6 +170,16 @@ def eer(genuine: Scores, impostor: Scores) -> float:
     """The rate at which false accepts and false rejects are equally frequent.
 
     Between two neighbouring points of the ROC it is interpolated linearly.
+
+    Args:
+        genuine: (N,) scores of pairs of the same subject.
+        impostor: (M,) scores of pairs of two subjects.
+
+    Returns:
+        The rate, from 0 to 1.
+
+    Raises:
+        EvaluationError: Pairs without a face leave no threshold with equal errors.
 
     Example:
         >>> import numpy as np
@@ -184,9 +225,20 @@ class KFold:
 def kfold_accuracy(scores: Scores, same: npt.ArrayLike, folds: int | npt.ArrayLike = 10) -> KFold:
     """Accuracy on each fold with the threshold that is best on all other folds (LFW).
 
-    `folds` is the fold of each pair, or their number: then the pairs stand fold after fold, as in
-    LFW's list. The threshold lies midway between two neighbouring scores; of several equally good
-    ones the highest is taken. (The released code of many papers tries a grid of 400 instead.)
+    The threshold lies midway between two neighbouring scores; of several equally good ones the
+    highest is taken. (The released code of many papers tries a grid of 400 instead.)
+
+    Args:
+        scores: (N,) scores of pairs.
+        same: (N,) True where both sides show the same subject.
+        folds: The fold of each pair, or their number: then the pairs come fold after fold, as in
+            LFW's list.
+
+    Returns:
+        Accuracy and threshold of each fold, and which pairs came out right.
+
+    Raises:
+        EvaluationError: The arrays do not fit together, or there are fewer than two folds.
 
     Example:
         >>> import numpy as np

@@ -36,7 +36,33 @@ class CopyReport:
 
 
 def copy(source: Gallery, location: str | Path, *, show: bool = False) -> CopyReport:
-    """Make the gallery at `location` equal to the source; it is created if it is not there."""
+    """Make the gallery at `location` equal to the source; it is created if it is not there.
+
+    Args:
+        source: An open gallery, not in the middle of an upgrade. It may be written to meanwhile.
+        location: Where the copy is: a file, a server, or "memory:".
+        show: A progress bar.
+
+    Returns:
+        What was written and deleted, and in how many passes.
+
+    Raises:
+        GalleryError: Another gallery is there, an upgrade is open, or the source is written to
+            faster than it can be copied.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> import numpy as np
+        >>> import midspan as ms
+        >>> from midspan.gallery import copy
+        >>> shop = ms.Embeddings(np.array(["a", "b"]), np.eye(2), ms.Space("tiny", 2))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     with ms.Gallery.create("memory:", shop.space) as gallery:
+        ...         _ = gallery.add(shop)
+        ...         report = copy(gallery, pathlib.Path(folder, "shop.midspan"))
+        >>> report.items, report.written
+        (2, 2)
+    """
     with open_copy(source, location) as target:
         return copy_into(source, target, show=show)
 

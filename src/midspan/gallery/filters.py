@@ -52,7 +52,14 @@ class _Filter:
 
 @dataclass(frozen=True, slots=True)
 class Eq(_Filter):
-    """The value at this path equals."""
+    """The value at this path equals.
+
+    Example:
+        >>> from midspan.gallery import Eq
+        >>> Eq("maker.country", "se")  # {"maker": {"country": "se"}} matches
+        Eq(path=('maker', 'country'), value='se')
+        >>> both = Eq("brand", "acme") & ~Eq("sold", True)
+    """
 
     path: Path | str
     value: Scalar
@@ -64,7 +71,19 @@ class Eq(_Filter):
 
 @dataclass(frozen=True, slots=True)
 class In(_Filter):
-    """The value at this path is one of these."""
+    """The value at this path is one of these.
+
+    Example:
+        >>> import numpy as np
+        >>> import midspan as ms
+        >>> from midspan.gallery import In
+        >>> shop = ms.Embeddings(np.array(["a", "b", "c"]), np.eye(3), ms.Space("tiny", 3))
+        >>> with ms.Gallery.create("memory:", shop.space) as gallery:
+        ...     _ = gallery.add(shop, payloads=[{"brand": one} for one in ("acme", "oak", "fir")])
+        ...     hits = gallery.search(shop[:1], k=3, filter=In("brand", ["oak", "fir"]))[0]
+        >>> sorted(hit.id for hit in hits)
+        ['b', 'c']
+    """
 
     path: Path | str
     values: Sequence[Scalar]
@@ -80,7 +99,16 @@ class In(_Filter):
 
 @dataclass(frozen=True, slots=True)
 class Range(_Filter):
-    """The value at this path lies within these bounds."""
+    """The value at this path lies within these bounds.
+
+    Example:
+        >>> from midspan.gallery import Range, parse_filter
+        >>> Range("price", gte=5, lt=10) == parse_filter({"price": {"$gte": 5, "$lt": 10}})
+        True
+        >>> Range("year").bounds
+        Traceback (most recent call last):
+        midspan.errors.ItemError: Range: expected at least one of gt, gte, lt, lte, got none
+    """
 
     path: Path | str
     gt: str | float | None = None
@@ -107,7 +135,13 @@ class Range(_Filter):
 
 @dataclass(frozen=True, slots=True)
 class Exists(_Filter):
-    """The path leads to something, be it null."""
+    """The path leads to something, be it null.
+
+    Example:
+        >>> from midspan.gallery import Exists
+        >>> ~Exists("sold")  # items whose payload has no such key
+        Not(part=Exists(path=('sold',)))
+    """
 
     path: Path | str
 
@@ -117,7 +151,13 @@ class Exists(_Filter):
 
 @dataclass(frozen=True, slots=True)
 class And(_Filter):
-    """All parts hold."""
+    """All parts hold.
+
+    Example:
+        >>> from midspan.gallery import And, Eq, Exists
+        >>> And((Eq("brand", "acme"), Exists("price"))) == Eq("brand", "acme") & Exists("price")
+        True
+    """
 
     parts: tuple[Filter, ...]
 
@@ -127,7 +167,14 @@ class And(_Filter):
 
 @dataclass(frozen=True, slots=True)
 class Or(_Filter):
-    """Some part holds."""
+    """Some part holds.
+
+    Example:
+        >>> from midspan.gallery import Eq, Or
+        >>> acme, oak = Eq("brand", "acme"), Eq("brand", "oak")
+        >>> Or((acme, oak)) == acme | oak
+        True
+    """
 
     parts: tuple[Filter, ...]
 
@@ -137,7 +184,13 @@ class Or(_Filter):
 
 @dataclass(frozen=True, slots=True)
 class Not(_Filter):
-    """The part does not hold."""
+    """The part does not hold.
+
+    Example:
+        >>> from midspan.gallery import Eq, Not
+        >>> Not(Eq("sold", True)) == ~Eq("sold", True)  # finds items without the key too
+        True
+    """
 
     part: Filter
 
@@ -263,7 +316,23 @@ def _compare(stored: object, operator: str, bound: str | float) -> bool:
 
 
 def parse_filter(raw: object) -> Filter:
-    """A filter from its JSON form; several keys of one object must all match."""
+    """A filter from its JSON form; several keys of one object must all match.
+
+    Args:
+        raw: Such as {"brand": "acme", "price": {"$gte": 5}}. Conditions: $eq, $in, $exists, $gt,
+            $gte, $lt, $lte; around them $and, $or with a list, and $not.
+
+    Returns:
+        The filter, as `Gallery.search` takes it.
+
+    Raises:
+        ItemError: It is not such an object; the message names the place.
+
+    Example:
+        >>> from midspan.gallery import parse_filter
+        >>> parse_filter({"brand": "acme", "$not": {"sold": {"$exists": True}}})
+        And(parts=(Eq(path=('brand',), value='acme'), Not(part=Exists(path=('sold',)))))
+    """
     return _parse(raw, depth=0)
 
 

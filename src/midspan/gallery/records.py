@@ -97,7 +97,22 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A worker's report: this revision of the item could not be embedded."""
+    """A worker's report: this revision of the item could not be embedded.
+
+    Example:
+        >>> import numpy as np
+        >>> import midspan as ms
+        >>> from midspan.gallery import Failed
+        >>> old = ms.Embeddings(np.array(["a", "b"]), np.eye(2), ms.Space("old", 2))
+        >>> with ms.Gallery.create("memory:", old.space) as gallery:
+        ...     _ = gallery.add(old)
+        ...     _ = ms.Upgrade.start(gallery, to=ms.Space("new", 4), mode="both")
+        ...     task = gallery.work.claim(worker="me", limit=1, seconds=60.0)[0]
+        ...     report = Failed(task.item.id, task.item.revision, "the file is broken")
+        ...     gallery.work.fail([report], retry_after=None)  # None: it is not tried again
+        ...     print(gallery.count().failed)
+        1
+    """
 
     id: str
     revision: int
@@ -209,6 +224,14 @@ class Draft:
     """What a writer gives: checked on creation, so that no engine sees a bad one.
 
     `created` and `changed` (seconds since 1970) are for copies of another gallery; None means now.
+
+    Example:
+        >>> from midspan.gallery import Draft
+        >>> Draft("chair-7", uri="photos/chair-7.jpg", payload={"brand": "acme"}).json
+        '{"brand":"acme"}'
+        >>> Draft("chair-7", payload={"weight": float("nan")})
+        Traceback (most recent call last):
+        midspan.errors.ItemError: the payload of 'chair-7' holds nan, which JSON does not know
     """
 
     id: str

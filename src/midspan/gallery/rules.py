@@ -315,7 +315,28 @@ def quantise_of(gallery: Gallery) -> Quantise | None:
 
 
 def set_quantise(gallery: Gallery, value: str) -> None:
-    """From now on, in every process; an index that must be made again is made in the background."""
+    """Choose how small the gallery's own index holds vectors, from now on, in every process.
+
+    An index that must be made again is made in the background.
+
+    Args:
+        gallery: An open gallery of an engine that keeps an index of its own.
+        value: "none", "int8" or "binary"; see QUANTISE.
+
+    Raises:
+        GalleryError: There is no such value, or the engine holds vectors in its own way.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> import midspan as ms
+        >>> from midspan.gallery import set_quantise
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder, "shop.midspan")
+        ...     with ms.Gallery.create(path, ms.Space("tiny", 64)) as gallery:
+        ...         set_quantise(gallery, "int8")
+        ...         print(gallery.info().quantise)
+        int8
+    """
     checked = check_quantise(value)
     refuse_quantise(gallery.engine, value)
     details = {"from": quantise_of(gallery), "to": value}

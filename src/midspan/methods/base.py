@@ -16,7 +16,21 @@ from midspan.spaces import Space
 
 @dataclass(frozen=True, slots=True)
 class Mixed:
-    """Images that are a mixture of two: they have no label, but an old and a new vector."""
+    """Images that are a mixture of two: they have no label, but an old and a new vector.
+
+    Example:
+        >>> import torch
+        >>> from torch.nn import functional as F
+        >>> from midspan.methods import Mixed, TrustedMatching
+        >>> old, labels, rows = torch.eye(8).repeat(5, 1), torch.arange(40) % 8, torch.arange(40)
+        >>> compat = TrustedMatching.for_old(old, labels, dim=8)
+        >>> first, second, half = rows[:8], rows[8:16].flip(0), torch.full((8,), 0.5)
+        >>> both = F.normalize(old[first] + old[second])  # as if their pixels were mixed
+        >>> mixed = Mixed(vectors=both, old=both, rows=first, others=second, share=half)
+        >>> terms = compat(old, labels, old=old, rows=rows, mixed=mixed)
+        >>> round(float(terms["pull"]), 3)  # the new vectors are where the old ones are
+        0.0
+    """
 
     vectors: Tensor  # (M, D) new, not normalised
     old: Tensor  # (M, D_old) unit old vectors of the same mixtures
@@ -27,7 +41,18 @@ class Mixed:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What a method may look at in one step."""
+    """What a method may look at in one step.
+
+    Example:
+        >>> import torch
+        >>> from midspan.methods import L2, Batch
+        >>> old, labels = torch.randn(40, 8), torch.arange(40) % 4
+        >>> compat = L2.for_old(old, labels, dim=8)
+        >>> unit = torch.nn.functional.normalize(old)
+        >>> batch = Batch(vectors=old, logits=None, labels=labels, rows=None, old=unit)
+        >>> [round(float(term), 3) for term in compat.terms(batch).values()]
+        [0.0]
+    """
 
     vectors: Tensor  # (B, D) new, as the encoder gives them: not normalised
     logits: Tensor | None  # (B, C) of the new classifier, without margin; None if it is sharded
@@ -47,6 +72,21 @@ class Method(nn.Module):
 
         compat = AdvBCT.for_old(old_vectors, labels, dim=128)
         loss = recognition(z, y) + sum(compat(z, y, old=old_z).values())
+
+    Example:
+        >>> import torch
+        >>> from torch.nn import functional as F
+        >>> from midspan.methods import Batch, Method
+        >>> class Cosine(Method):
+        ...     uses_old = True
+        ...     directions = ("direct",)
+        ...
+        ...     def terms(self, batch: Batch) -> dict[str, torch.Tensor]:
+        ...         return {"apart": 1 - F.cosine_similarity(batch.vectors, batch.old).mean()}
+        >>> old, labels = torch.eye(4), torch.arange(4)
+        >>> compat = Cosine.for_old(old, labels, dim=4)
+        >>> float(compat(-old, labels, old=old)["apart"])
+        2.0
     """
 
     uses_old: ClassVar[bool]

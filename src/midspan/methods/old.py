@@ -21,7 +21,15 @@ FEW = 4  # classes with fewer images keep all of them: quartiles of three values
 
 @dataclass(frozen=True, slots=True)
 class OldClassifier:
-    """The frozen rows that the old encoder was trained with."""
+    """The frozen rows that the old encoder was trained with.
+
+    Example:
+        >>> import torch
+        >>> from midspan.methods import OldClassifier
+        >>> classifier = OldClassifier(torch.eye(3), bias=None, scale=10.0, normalised=True)
+        >>> classifier.logits(torch.tensor([[0.0, 2.0, 0.0]])).tolist()
+        [[0.0, 10.0, 0.0]]
+    """
 
     rows: Tensor  # (C_old, D_old)
     bias: Tensor | None  # (C_old,)
@@ -36,7 +44,19 @@ class OldClassifier:
 
 @dataclass(frozen=True, slots=True)
 class OldArtifacts:
-    """Facts about the old encoder on the *new* training set; class ids are the new ones."""
+    """Facts about the old encoder on the *new* training set; class ids are the new ones.
+
+    Example:
+        >>> import torch
+        >>> import midspan as ms
+        >>> from midspan.methods import OldArtifacts
+        >>> vectors, labels = torch.eye(4)[[0, 0, 1, 1]], torch.tensor([0, 0, 1, 1])
+        >>> old = OldArtifacts.measure(
+        ...     space=ms.Space("old", 4), vectors=vectors, labels=labels, num_classes=2
+        ... )
+        >>> old.counts.tolist(), old.centres[1].tolist()
+        ([2, 2], [0.0, 1.0, 0.0, 0.0])
+    """
 
     space: Space
     vectors: Tensor  # (N, D_old) unit

@@ -30,6 +30,20 @@ CHECKPOINT_ROWS = "checkpoint.rows"  # of a sharded classifier, see class_weight
 
 @dataclass(frozen=True)
 class RunFolder:
+    """The folder of a run: its settings, log and metrics, its encoder.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> from midspan.training import RunFolder
+        >>> with tempfile.TemporaryDirectory() as path:
+        ...     run = RunFolder(pathlib.Path(path))
+        ...     print(run.finished, run.encoder.name)
+        ...     run.write_metrics({"scores": {"self": 0.8}})  # as the end of a training does
+        ...     print(run.finished, run.metrics()["scores"]["self"])
+        False encoder
+        True 0.8
+    """
+
     path: Path
 
     def check(self, config: RunConfig, *, restart: bool = False) -> bool:
@@ -145,6 +159,8 @@ class RunFolder:
 
 @dataclass(frozen=True)
 class RunSummary:
+    """One run, as `midspan runs` lists it."""
+
     path: Path
     name: str
     state: str  # "finished", "unfinished" or "unreadable"
@@ -155,7 +171,28 @@ class RunSummary:
 
 
 def list_runs(root: Path) -> list[RunSummary]:
-    """All runs in and below `root`, newest first."""
+    """All runs in and below a folder, newest first.
+
+    Args:
+        root: The folder.
+
+    Returns:
+        A summary of each run; one that cannot be read says why in `method`.
+
+    Raises:
+        RunError: There is no such folder.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> from midspan.training import list_runs
+        >>> with tempfile.TemporaryDirectory() as root:
+        ...     run = pathlib.Path(root, "bct-64")
+        ...     run.mkdir()
+        ...     _ = run.joinpath("config.toml").write_text('data.name = "digits"')
+        ...     runs = list_runs(pathlib.Path(root))
+        >>> [(one.name, one.state, one.method) for one in runs]
+        [('bct-64', 'unfinished', 'independent')]
+    """
     if not root.is_dir():
         raise RunError(f"{root}: no such folder; runs are created by midspan train")
     paths = [path.parent for path in root.rglob(CONFIG)]

@@ -210,7 +210,18 @@ class EvaluateSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """A whole run file, checked."""
+    """A whole run file, checked.
+
+    Example:
+        >>> from midspan.training import RunConfig
+        >>> config = RunConfig.from_dict({"data": {"name": "digits"}, "train": {"epochs": 3}})
+        >>> config.train.epochs, config.method["name"]
+        (3, 'independent')
+        >>> RunConfig.from_dict({"data": {"name": "digits"}, "train": {"epoch": 3}})
+        Traceback (most recent call last):
+        midspan.errors.ConfigError: [train]: TrainSettings has no setting 'epoch'; did
+            you mean 'epochs'?
+    """
 
     name: str
     seed: int

@@ -49,9 +49,38 @@ def run(
 ) -> Report:
     """Work until nothing is left, `limit` items are through, or the upgrade is paused or ended.
 
-    max_rate: items a second. latency: rest while live searches are slower than a ceiling.
-    check: the gate, asked 20 times on the whole way (or each `check_every` items) and at the end; a
-    FAIL pauses the upgrade.
+    `Upgrade.run` is the same and takes an encoder as well.
+
+    Args:
+        gallery: A gallery with an open upgrade.
+        embed: From items to their vectors.
+        limit: Stop after so many items; None: when nothing is left.
+        max_rate: Items a second.
+        latency: Rest while live searches are slower than a ceiling.
+        check: The gate, asked 20 times on the whole way and at the end; a FAIL pauses the upgrade.
+        check_every: Items between two checks.
+        settings: Batch size, leases and retries.
+        show: A progress bar.
+
+    Returns:
+        What this worker wrote, and how the gallery is now: old + new + failed = all.
+
+    Raises:
+        ConfigError: A setting is out of range.
+        GalleryError: No upgrade is open.
+
+    Example:
+        >>> import numpy as np
+        >>> import midspan as ms
+        >>> from midspan.upgrade import from_embeddings, run
+        >>> old = ms.Embeddings(np.array(["a", "b", "c"]), np.eye(3), ms.Space("old", 3))
+        >>> new = ms.Embeddings(np.array(["a", "b"]), np.eye(2), ms.Space("new", 2))
+        >>> gallery = ms.Gallery.create("memory:", old.space)
+        >>> _ = gallery.add(old)
+        >>> upgrade = ms.Upgrade.start(gallery, to=new, mode="both")
+        >>> report = run(gallery, from_embeddings(new))
+        >>> report.stopped, report.written, report.failed
+        ('done', 2, 1)
     """
     settings = settings or Settings()
     target = check_run(gallery, limit=limit, check_every=check_every, settings=settings)

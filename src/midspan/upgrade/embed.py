@@ -22,7 +22,24 @@ ITEM_ERRORS = (DataError, VectorError, OSError)  # what one bad image may cause
 
 @dataclass(frozen=True, slots=True)
 class Embedded:
-    """Vectors by item id; id → reason of what is retried later, and of permanent failures."""
+    """Vectors by item id; id → reason of what is retried later, and of permanent failures.
+
+    Example:
+        >>> import numpy as np
+        >>> import midspan as ms
+        >>> from midspan.upgrade import Embedded, Settings
+        >>> old = ms.Embeddings(np.array(["a", "b", "c"]), np.eye(3), ms.Space("old", 3))
+        >>> new = ms.Embeddings(np.array(["a", "b"]), np.eye(2), ms.Space("new", 2))
+        >>> gallery = ms.Gallery.create("memory:", old.space)
+        >>> _ = gallery.add(old)
+        >>> upgrade = ms.Upgrade.start(gallery, to=new, mode="both")
+        >>> def embed(items):
+        ...     made = new.take([item.id for item in items if item.id != "c"])
+        ...     return Embedded(made, failed={"c": "the share is not mounted"})
+        >>> report = upgrade.run(embed, settings=Settings(retries=0))
+        >>> report.new, report.failed
+        (2, 1)
+    """
 
     vectors: Embeddings
     failed: Mapping[str, str] = field(default_factory=dict)
@@ -35,7 +52,26 @@ Read = TypeVar("Read")
 
 @dataclass(frozen=True, slots=True)
 class Staged(Generic[Read]):
-    """An `Embed` in two steps. `read` is called from another thread than `embed`."""
+    """An `Embed` in two steps. `read` is called from another thread than `embed`.
+
+    Example:
+        >>> import numpy as np
+        >>> import midspan as ms
+        >>> from midspan.upgrade import Embedded, Staged
+        >>> space = ms.Space("new", 2)
+        >>> def read(items):  # from disk or network, while `embed` works on the items before
+        ...     return [(item.id, len(item.payload)) for item in items]
+        >>> def embed(pairs):
+        ...     ids, sizes = zip(*pairs, strict=True)
+        ...     vectors = [[size, 1.0] for size in sizes]
+        ...     return Embedded(ms.Embeddings(np.array(ids), vectors, space))
+        >>> shop = ms.Embeddings(np.array(["a", "b"]), np.eye(2), ms.Space("old", 2))
+        >>> with ms.Gallery.create("memory:", shop.space) as gallery:
+        ...     _ = gallery.add(shop, payloads=[{"brand": "acme"}, {}])
+        ...     upgrade = ms.Upgrade.start(gallery, to=space, mode="both")
+        ...     print(upgrade.run(Staged(read, embed)).new)
+        2
+    """
 
     read: Callable[[Sequence[Item]], Read]
     embed: Callable[[Read], Embedded]
@@ -55,7 +91,28 @@ def read_all(embed: Embed, items: Sequence[Item]) -> Any | None:
 
 
 def from_embeddings(embeddings: Embeddings, *, source: str = "the given vectors") -> Embed:
-    """Vectors that exist already, found by id; an item that is not among them fails for good."""
+    """Vectors that exist already, found by id; an item that is not among them fails for good.
+
+    Args:
+        embeddings: Vectors of the new encoder.
+        source: What the reason of a failure calls them.
+
+    Returns:
+        The function that a backfill calls.
+
+    Example:
+        >>> import numpy as np
+        >>> import midspan as ms
+        >>> from midspan.upgrade import from_embeddings
+        >>> old = ms.Embeddings(np.array(["a", "b", "c"]), np.eye(3), ms.Space("old", 3))
+        >>> new = ms.Embeddings(np.array(["a", "b"]), np.eye(2), ms.Space("new", 2))
+        >>> gallery = ms.Gallery.create("memory:", old.space)
+        >>> _ = gallery.add(old)
+        >>> upgrade = ms.Upgrade.start(gallery, to=new, mode="both")
+        >>> embed = from_embeddings(new, source="new.npz")
+        >>> embed(gallery.scan(limit=3)).vectors.ids.tolist()
+        ['a', 'b']
+    """
     rows = {id: row for row, id in enumerate(embeddings.ids.tolist())}
 
     def embed(items: Sequence[Item]) -> Embedded:

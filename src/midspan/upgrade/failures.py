@@ -22,7 +22,27 @@ class Reason:
 
 
 def reasons(gallery: Gallery) -> list[Reason]:
-    """Of all items that failed permanently, the most frequent reason first."""
+    """Why items failed permanently, the most frequent reason first.
+
+    Args:
+        gallery: A gallery with an open upgrade.
+
+    Returns:
+        Each reason with the number of its items and one of them.
+
+    Example:
+        >>> import numpy as np
+        >>> import midspan as ms
+        >>> from midspan.upgrade import reasons
+        >>> old = ms.Embeddings(np.array(["a", "b", "c"]), np.eye(3), ms.Space("old", 3))
+        >>> new = ms.Embeddings(np.array(["a", "b"]), np.eye(2), ms.Space("new", 2))
+        >>> gallery = ms.Gallery.create("memory:", old.space)
+        >>> _ = gallery.add(old)
+        >>> upgrade = ms.Upgrade.start(gallery, to=new, mode="both")
+        >>> _ = upgrade.run(new)
+        >>> reasons(gallery)
+        [Reason(text='no vector for this id in the given vectors', items=1, example='c')]
+    """
     by_text: dict[str, Reason] = {}
     for failure in _failures(gallery):
         text = _without_names(failure)
@@ -32,8 +52,26 @@ def reasons(gallery: Gallery) -> list[Reason]:
 
 
 def without_uris(gallery: Gallery) -> int:
-    """How many items wait for a new vector (all, where no upgrade is open), if none of them has a
-    uri; 0 as soon as one has."""
+    """How many items wait for a new vector, if none of them has a uri: no encoder can embed them.
+
+    Args:
+        gallery: An open gallery; where no upgrade is open, all of its items count.
+
+    Returns:
+        The number; 0 as soon as one item has a uri.
+
+    Example:
+        >>> import numpy as np
+        >>> import midspan as ms
+        >>> from midspan.upgrade import without_uris
+        >>> old = ms.Embeddings(np.array(["a", "b", "c"]), np.eye(3), ms.Space("old", 3))
+        >>> new = ms.Embeddings(np.array(["a", "b"]), np.eye(2), ms.Space("new", 2))
+        >>> gallery = ms.Gallery.create("memory:", old.space)
+        >>> _ = gallery.add(old)
+        >>> upgrade = ms.Upgrade.start(gallery, to=new, mode="both")
+        >>> without_uris(gallery)
+        3
+    """
     state, after, seen = gallery.state, "", 0
     while page := gallery.scan(missing=state.target, after=after, limit=PAGE):
         if any(item.uri is not None for item in page):
@@ -45,8 +83,28 @@ def without_uris(gallery: Gallery) -> int:
 def use_source(gallery: Gallery, source: str) -> int:
     """Record where the vectors come from; with another source than before, retry what failed.
 
-    source: names the encoder and the images, or the file of vectors, of this run. Returns how many
-    items are tried again.
+    Args:
+        gallery: A gallery with an open upgrade.
+        source: Names the encoder and the images, or the file of vectors, of this run.
+
+    Returns:
+        How many items are tried again.
+
+    Example:
+        >>> import numpy as np
+        >>> import midspan as ms
+        >>> from midspan.upgrade import use_source
+        >>> old = ms.Embeddings(np.array(["a", "b", "c"]), np.eye(3), ms.Space("old", 3))
+        >>> new = ms.Embeddings(np.array(["a", "b"]), np.eye(2), ms.Space("new", 2))
+        >>> gallery = ms.Gallery.create("memory:", old.space)
+        >>> _ = gallery.add(old)
+        >>> upgrade = ms.Upgrade.start(gallery, to=new, mode="both")
+        >>> use_source(gallery, "first.npz")
+        0
+        >>> upgrade.run(new).failed
+        1
+        >>> use_source(gallery, "second.npz")
+        1
     """
     record = Record.of(gallery.state)
     if record is not None and record.source == source:

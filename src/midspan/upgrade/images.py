@@ -92,6 +92,21 @@ def as_embed(source: Embedder, *, name: str = "the given vectors") -> Embed:
     Raises:
         ConfigError: It is none of these.
         EncoderError: The encoder takes vectors, not images.
+
+    Returns:
+        The function from items to `Embedded`.
+
+    Example:
+        >>> import numpy as np
+        >>> import midspan as ms
+        >>> from midspan.upgrade import as_embed
+        >>> old = ms.Embeddings(np.array(["a", "b", "c"]), np.eye(3), ms.Space("old", 3))
+        >>> new = ms.Embeddings(np.array(["a", "b"]), np.eye(2), ms.Space("new", 2))
+        >>> gallery = ms.Gallery.create("memory:", old.space)
+        >>> _ = gallery.add(old)
+        >>> upgrade = ms.Upgrade.start(gallery, to=new, mode="both")
+        >>> as_embed(new)(gallery.scan(limit=2)).vectors.ids.tolist()
+        ['a', 'b']
     """
     if isinstance(source, Embeddings):
         return from_embeddings(source, source=name)
@@ -116,6 +131,27 @@ def images_embedder(
 
     Raises:
         EncoderError: The encoder takes vectors, not images.
+
+    Returns:
+        The two steps, for `Upgrade.run`.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> import numpy as np
+        >>> from PIL import Image
+        >>> import midspan as ms
+        >>> from midspan.encoders import build_encoder
+        >>> from midspan.upgrade import images_embedder
+        >>> encoder = build_encoder(backbone="small-cnn", dim=8, name="new", seed=0).eval()
+        >>> old = ms.Embeddings(np.array(["red", "lost"]), np.eye(2), ms.Space("old", 2))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = str(pathlib.Path(folder, "red.png"))
+        ...     Image.new("RGB", (32, 32), "red").save(path)
+        ...     with ms.Gallery.create("memory:", old.space) as gallery:
+        ...         _ = gallery.add(old, uris=[path, None])
+        ...         embedded = images_embedder(encoder)(gallery.scan(limit=2))
+        >>> embedded.vectors.ids.tolist()  # an item without a uri gets no vector
+        ['red']
     """
     if not encoder.takes_images:
         raise EncoderError(

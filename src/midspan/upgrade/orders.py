@@ -31,6 +31,17 @@ class Hints:
     centres: (C, D) one for each class, from labels or from clusters. bridges: old → new, several
     that were fitted differently. sample: items of the gallery that this was learnt from.
     returned: how often live queries returned each item.
+
+    Example:
+        >>> import numpy as np
+        >>> import midspan as ms
+        >>> from midspan.upgrade import Hints, order_named
+        >>> points = np.array([[1.0, 0.0], [1.0, 1.0]])
+        >>> old = ms.Embeddings(np.array(["clear", "between"]), points, ms.Space("old", 2))
+        >>> hints = Hints(centres=np.eye(2, dtype=np.float32))  # one for each class
+        >>> clear, between = order_named("uncertainty")(old, hints)
+        >>> bool(between > clear)  # so it is embedded first
+        True
     """
 
     centres: FloatArray | None = None
@@ -61,7 +72,26 @@ def default_order(mode: str, *, sampled: bool) -> str:
 
 
 def order_named(name: str) -> Order:
-    """The order of this name in ORDERS; an unknown one is a ConfigError."""
+    """The order of this name in ORDERS.
+
+    Args:
+        name: Such as "newest".
+
+    Returns:
+        A function from old vectors and `Hints` to (N,) priorities; the higher, the earlier.
+
+    Raises:
+        ConfigError: No order has this name.
+
+    Example:
+        >>> import numpy as np
+        >>> import midspan as ms
+        >>> from midspan.upgrade import Hints, order_named
+        >>> columns = {"created": np.array([100.0, 300.0])}
+        >>> old = ms.Embeddings(np.array(["a", "b"]), np.eye(2), ms.Space("old", 2), columns)
+        >>> order_named("newest")(old, Hints(now=400.0)).tolist()
+        [-300.0, -100.0]
+    """
     order: Order = look_up(ORDERS, name, what="order")
     return order
 

@@ -51,10 +51,36 @@ class GateSettings:
 
 
 def own_gate(gallery: Gallery, settings: GateSettings | None = None) -> GateResult:
-    """Over the kept sample; where that does not decide, over further items that have both vectors.
+    """The gate with the gallery's own items as queries.
+
+    Over the kept sample; where that does not decide, over further items that have both vectors.
+
+    Args:
+        gallery: A gallery with an open upgrade.
+        settings: Limits and keys; None: retention of 0.98, no groups.
+
+    Returns:
+        The verdict. It is not recorded; `judged_by` does that.
 
     Raises:
         EvaluationError: There are too few items that have both vectors.
+        GalleryError: No upgrade is open.
+
+    Example:
+        >>> import numpy as np
+        >>> import midspan as ms
+        >>> from midspan.upgrade import own_gate
+        >>> ids = np.arange(60).astype(str)
+        >>> noise = 0.1 * np.random.default_rng(0).normal(size=(60, 6))
+        >>> points = np.eye(6)[np.arange(60) % 6] + noise
+        >>> old = ms.Embeddings(ids, points, ms.Space("old", 6))
+        >>> new = ms.Embeddings(ids, points[:, ::-1], ms.Space("new", 6))
+        >>> gallery = ms.Gallery.create("memory:", old.space)
+        >>> _ = gallery.add(old)
+        >>> upgrade = ms.Upgrade.start(gallery, to=new, mode="both")
+        >>> _ = upgrade.run(new)
+        >>> own_gate(gallery).verdict
+        'PASS'
     """
     settings = settings or GateSettings()
     first = own_queries(gallery, settings)
@@ -66,7 +92,34 @@ def own_gate(gallery: Gallery, settings: GateSettings | None = None) -> GateResu
 
 
 def watch_own(gallery: Gallery, settings: GateSettings | None = None) -> Callable[[], GateResult]:
-    """For `run(check=…)`: the same queries each time."""
+    """The gate over the gallery's own items, for `Upgrade.run(check=…)`; always the same queries.
+
+    Args:
+        gallery: A gallery with an open upgrade.
+        settings: As of `own_gate`.
+
+    Returns:
+        A function that asks the gate.
+
+    Raises:
+        EvaluationError: There are too few items that have both vectors.
+
+    Example:
+        >>> import numpy as np
+        >>> import midspan as ms
+        >>> from midspan.upgrade import watch_own
+        >>> ids = np.arange(60).astype(str)
+        >>> noise = 0.1 * np.random.default_rng(0).normal(size=(60, 6))
+        >>> points = np.eye(6)[np.arange(60) % 6] + noise
+        >>> old = ms.Embeddings(ids, points, ms.Space("old", 6))
+        >>> new = ms.Embeddings(ids, points[:, ::-1], ms.Space("new", 6))
+        >>> gallery = ms.Gallery.create("memory:", old.space)
+        >>> _ = gallery.add(old)
+        >>> upgrade = ms.Upgrade.start(gallery, to=new, mode="both")
+        >>> _ = upgrade.run(new, limit=40)
+        >>> upgrade.run(new, check=watch_own(gallery)).stopped  # a FAIL would have paused it
+        'done'
+    """
     shadow = own_queries(gallery, settings or GateSettings())
     return lambda: shadow_gate(gallery, shadow)
 

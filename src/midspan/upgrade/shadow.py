@@ -47,7 +47,38 @@ CLICKS_NOTE = (
 
 
 def shadow_gate(gallery: Gallery, shadow: Shadow) -> GateResult:
-    """The gate over shadow queries, answered by the gallery as it is now."""
+    """The gate over shadow queries, answered by the gallery as it is now.
+
+    Args:
+        gallery: A gallery with an upgrade that is running or paused.
+        shadow: The queries, what is right for each, and the limits.
+
+    Returns:
+        The verdict. It is not recorded; `judged_by` does that.
+
+    Raises:
+        EvaluationError: The old service finds nothing right, so there is nothing to compare with.
+        GalleryError: No upgrade is running or paused.
+        SpaceMismatch: The queries are of other encoders.
+
+    Example:
+        >>> import numpy as np
+        >>> import midspan as ms
+        >>> from midspan.upgrade import Shadow, shadow_gate
+        >>> ids = np.arange(60).astype(str)
+        >>> noise = 0.1 * np.random.default_rng(0).normal(size=(60, 6))
+        >>> points = np.eye(6)[np.arange(60) % 6] + noise
+        >>> old = ms.Embeddings(ids, points, ms.Space("old", 6))
+        >>> new = ms.Embeddings(ids, points[:, ::-1], ms.Space("new", 6))
+        >>> gallery = ms.Gallery.create("memory:", old.space)
+        >>> _ = gallery.add(old)
+        >>> upgrade = ms.Upgrade.start(gallery, to=new, mode="both")
+        >>> _ = upgrade.run(new)
+        >>> clicks = {id: [str((int(id) + 6) % 60)] for id in ids}  # by the id of the query
+        >>> shadow = Shadow(old, new, clicks=clicks, min_retention=0.9)
+        >>> shadow_gate(gallery, shadow).metric
+        'clicked@10'
+    """
     return gate_of(gallery, shadow, measure(gallery, shadow))
 
 
@@ -68,7 +99,32 @@ def gate_of(gallery: Gallery, shadow: Shadow, measured_answers: Measured) -> Gat
 
 
 def watch(gallery: Gallery, shadow: Shadow) -> Callable[[], GateResult]:
-    """For `run(check=…)`."""
+    """The gate over shadow queries, for `Upgrade.run(check=…)`.
+
+    Args:
+        gallery: A gallery with an open upgrade.
+        shadow: The queries, what is right for each, and the limits.
+
+    Returns:
+        A function that asks the gate.
+
+    Example:
+        >>> import numpy as np
+        >>> import midspan as ms
+        >>> from midspan.upgrade import Shadow, watch
+        >>> ids = np.arange(60).astype(str)
+        >>> noise = 0.1 * np.random.default_rng(0).normal(size=(60, 6))
+        >>> points = np.eye(6)[np.arange(60) % 6] + noise
+        >>> old = ms.Embeddings(ids, points, ms.Space("old", 6))
+        >>> new = ms.Embeddings(ids, points[:, ::-1], ms.Space("new", 6))
+        >>> gallery = ms.Gallery.create("memory:", old.space)
+        >>> _ = gallery.add(old)
+        >>> upgrade = ms.Upgrade.start(gallery, to=new, mode="both")
+        >>> shadow = Shadow(old[:30], new[:30], min_retention=0.5)
+        >>> _ = upgrade.run(new, limit=40)
+        >>> upgrade.run(new, check=watch(gallery, shadow)).stopped
+        'done'
+    """
     return lambda: shadow_gate(gallery, shadow)
 
 
@@ -194,6 +250,27 @@ def judged_by(gallery: Gallery, result: GateResult) -> None:
 
     Somebody who continued despite a FAIL with a reason is not stopped by the same FAIL again, only
     by one that is worse.
+
+    Args:
+        gallery: A gallery with an open upgrade.
+        result: What the gate said.
+
+    Example:
+        >>> import numpy as np
+        >>> import midspan as ms
+        >>> from midspan.upgrade import judged_by, own_gate
+        >>> ids = np.arange(60).astype(str)
+        >>> noise = 0.1 * np.random.default_rng(0).normal(size=(60, 6))
+        >>> points = np.eye(6)[np.arange(60) % 6] + noise
+        >>> old = ms.Embeddings(ids, points, ms.Space("old", 6))
+        >>> new = ms.Embeddings(ids, points[:, ::-1], ms.Space("new", 6))
+        >>> gallery = ms.Gallery.create("memory:", old.space)
+        >>> _ = gallery.add(old)
+        >>> upgrade = ms.Upgrade.start(gallery, to=new, mode="both")
+        >>> _ = upgrade.run(new)
+        >>> judged_by(gallery, own_gate(gallery))
+        >>> upgrade.status().gate
+        'PASS'
     """
     counts = gallery.count()
     evidence = {

@@ -37,6 +37,23 @@ class Shadow:
     group_key: a column of `old`, or a field in the payload of the item that the query is: no group
     of it may be significantly worse ("labels": no class).
     exhaustive: the queries are all items of the gallery, and no further one can be had.
+
+    Example:
+        >>> import numpy as np
+        >>> import midspan as ms
+        >>> from midspan.upgrade import Shadow, shadow_gate
+        >>> ids = np.arange(60).astype(str)
+        >>> noise = 0.1 * np.random.default_rng(0).normal(size=(60, 6))
+        >>> points = np.eye(6)[np.arange(60) % 6] + noise
+        >>> old = ms.Embeddings(ids, points, ms.Space("old", 6))
+        >>> new = ms.Embeddings(ids, points[:, ::-1], ms.Space("new", 6))
+        >>> gallery = ms.Gallery.create("memory:", old.space)
+        >>> _ = gallery.add(old)
+        >>> upgrade = ms.Upgrade.start(gallery, to=new, mode="both")
+        >>> _ = upgrade.run(new)
+        >>> shadow = Shadow(old[:30], new[:30], max_negative_flips=0.1)
+        >>> [check.name for check in shadow_gate(gallery, shadow).checks]
+        ['negative flips', 'retention', 'agreement']
     """
 
     old: Embeddings

@@ -22,7 +22,21 @@ NAP = 0.1  # a longer rest looks round in between
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """`p99` gives the live searches' present latency in seconds (None: none were made)."""
+    """`p99` gives the live searches' present latency in seconds (None: none were made).
+
+    Example:
+        >>> import numpy as np
+        >>> import midspan as ms
+        >>> from midspan.upgrade import Latency
+        >>> old = ms.Embeddings(np.array(["a", "b", "c"]), np.eye(3), ms.Space("old", 3))
+        >>> new = ms.Embeddings(np.array(["a", "b"]), np.eye(2), ms.Space("new", 2))
+        >>> gallery = ms.Gallery.create("memory:", old.space)
+        >>> _ = gallery.add(old)
+        >>> upgrade = ms.Upgrade.start(gallery, to=new, mode="both")
+        >>> p99 = lambda: 0.004  # what your monitoring says, in seconds
+        >>> upgrade.run(new, latency=Latency(p99, ceiling=0.05)).written
+        2
+    """
 
     p99: Callable[[], float | None]
     ceiling: float

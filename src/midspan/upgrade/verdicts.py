@@ -177,10 +177,29 @@ def judged(
     least: float | None = None,
     exhaustive: bool = False,
 ) -> Check:
-    """A value with its interval against one limit, `most` or `least`.
+    """A check: FAIL if the interval lies beyond the limit, PASS if within, else INCONCLUSIVE.
 
-    exhaustive: the queries are all that there can be. A ratio without any measured loss then
-    passes, although its interval reaches below `least`: nothing further could narrow it.
+    Args:
+        name: Of the check.
+        value: What was measured.
+        low: Lower end of its 95 % interval.
+        high: Upper end.
+        queries: How many it was measured on.
+        most: The value may be at most this; give this or `least`.
+        least: The value must be at least this.
+        exhaustive: The queries are all that there can be. A ratio without any measured loss then
+            passes, although its interval reaches below `least`: nothing further could narrow it.
+
+    Returns:
+        The check, with the number of further queries that would decide.
+
+    Example:
+        >>> from midspan.upgrade import judged
+        >>> judged("retention", 0.99, 0.985, 0.995, queries=400, least=0.98).verdict
+        'PASS'
+        >>> check = judged("retention", 0.99, 0.97, 1.01, queries=100, least=0.98)
+        >>> check.verdict, check.more_queries
+        ('INCONCLUSIVE', 300)
     """
     if most is not None:
         limit, fails, passes = most, low > most, (value if exhaustive else high) <= most

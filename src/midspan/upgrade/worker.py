@@ -74,6 +74,18 @@ class Settings:
     A quick encoder gets batches of up to `growth` times `batch`. Claiming and writing 64 images,
     with a wait for the disk, took a fifth of the time that a small network needs for them; and
     only within a batch can the next images be read while the encoder works.
+
+    Example:
+        >>> import numpy as np
+        >>> import midspan as ms
+        >>> from midspan.upgrade import Settings
+        >>> old = ms.Embeddings(np.array(["a", "b", "c"]), np.eye(3), ms.Space("old", 3))
+        >>> new = ms.Embeddings(np.array(["a", "b"]), np.eye(2), ms.Space("new", 2))
+        >>> gallery = ms.Gallery.create("memory:", old.space)
+        >>> _ = gallery.add(old)
+        >>> upgrade = ms.Upgrade.start(gallery, to=new, mode="both")
+        >>> upgrade.run(new, settings=Settings(batch=1, retries=0)).written
+        2
     """
 
     batch: int = BATCH
