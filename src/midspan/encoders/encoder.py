@@ -57,6 +57,16 @@ class Encoder(nn.Module):
     Everything is float32: a lower precision is slower on most CPUs (see midspan.encoders.layout)
     and makes a vector depend on the batch it came in.
 
+    Args:
+        name: Of its space.
+        backbone: Image to features.
+        head: Features to vectors.
+        preprocessing: Of its images; None for a backbone that takes vectors.
+        dim: Of its vectors.
+        normalise: Vectors have length 1.
+        sub_embeddings: K slices of the vector.
+        confident: It gives confidences too.
+
     Example:
         >>> import numpy as np
         >>> from PIL import Image

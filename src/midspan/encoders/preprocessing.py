@@ -28,8 +28,13 @@ if TYPE_CHECKING:
 class Preprocessing:
     """Size, channels and normalisation of an encoder's input.
 
-    mean, std: on the scale 0 to 1, one for each channel. fit: "squash" resizes both sides, "crop"
-    keeps the proportions and cuts the longer side.
+    Args:
+        height: In pixels.
+        width: In pixels.
+        channels: 1 for grey, 3 for RGB.
+        mean: On the scale 0 to 1, one for each channel.
+        std: Likewise, above 0.
+        fit: "squash" resizes both sides, "crop" keeps the proportions and cuts the longer side.
 
     Example:
         >>> import numpy as np

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from midspan import progress
 from midspan.errors import GalleryError, SpaceMismatch, UnknownId
 from midspan.gallery import rules
+from midspan.gallery.batches import write_batches
 from midspan.gallery.engines.base import Adopts, IndexStatus
 from midspan.gallery.filters import Filter, check_path, parse_filter
 from midspan.gallery.info import Info, Verification, describe, verify
@@ -31,7 +32,6 @@ from midspan.gallery.records import (
     State,
     WriteMode,
     whoever,
-    write_batches,
 )
 from midspan.gallery.routing import Arm, Query, as_queries, with_mapped
 from midspan.gallery.rules import check_quantise, refuse_quantise

@@ -12,14 +12,12 @@ import json
 import math
 import re
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, get_args
 
-import numpy as np
-
 from midspan.errors import FormatError, ItemError
-from midspan.spaces import URI, Embeddings, Space
+from midspan.spaces import Space
 
 WriteMode = Literal["add", "replace", "put"]  # ids must be new, must be there, may be either
 
@@ -98,6 +96,11 @@ class Task:
 @dataclass(frozen=True, slots=True)
 class Failed:
     """A worker's report: this revision of the item could not be embedded.
+
+    Args:
+        id: Of the item.
+        revision: That was tried; one that was replaced meanwhile is not marked.
+        reason: For people.
 
     Example:
         >>> import numpy as np
@@ -221,9 +224,14 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What a writer gives: checked on creation, so that no engine sees a bad one.
+    """An item as a writer gives it: checked on creation, so that no engine sees a bad one.
 
-    `created` and `changed` (seconds since 1970) are for copies of another gallery; None means now.
+    Args:
+        id: Unique in the gallery, up to 512 bytes.
+        uri: Where its image is.
+        payload: A JSON object, up to 1 MiB.
+        created: Seconds since 1970, for copies of another gallery; None means now.
+        changed: Likewise.
 
     Example:
         >>> from midspan.gallery import Draft
@@ -366,58 +374,3 @@ def _check_value(value: object, *, of: str, depth: int) -> None:
             f"the payload of {of!r} holds a {type(value).__name__}; "
             "JSON knows text, numbers, true, false, null, lists and objects"
         )
-
-
-# ---- large writes in parts -----------------------------------------------------------------------
-
-
-def payloads_of(vectors: Embeddings) -> list[Payload]:
-    """The columns of each item, but for its uri."""
-    columns = {
-        name: column.tolist()
-        for name, column in vectors.columns.items()
-        if column.ndim == 1 and name != URI
-    }
-    return [{name: values[row] for name, values in columns.items()} for row in range(len(vectors))]
-
-
-def write_batches(
-    vectors: Embeddings,
-    also: Sequence[Embeddings],
-    *,
-    uris: Sequence[str | None] | None,
-    payloads: Sequence[Payload] | None,
-    size: int,
-) -> Iterator[tuple[list[Draft], list[Embeddings]]]:
-    """(items, their vectors in each space); everything is checked before the first is given.
-
-    Where no uris are given the column `uri` of the vectors is taken, where no payloads are given
-    their other columns (those with one value an item), so that they can be filtered by.
-    """
-    ids = vectors.ids.tolist()
-    if uris is None and URI in vectors.columns:
-        uris = [str(uri) or None for uri in vectors.columns[URI].tolist()]
-    if payloads is None:
-        payloads = payloads_of(vectors)
-    for name, column in (("uris", uris), ("payloads", payloads)):
-        if column is not None and len(column) != len(ids):
-            raise ItemError(f"{len(column)} {name} for {len(ids)} items; give one each")
-    drafts = [
-        Draft(
-            id=id,
-            uri=uris[place] if uris is not None else None,
-            payload=payloads[place],
-        )
-        for place, id in enumerate(ids)
-    ]
-    known = set(ids)
-    for part in also:
-        if not (given := set(part.ids.tolist())) <= known:
-            raise ItemError(f"a vector for {min(given - known)!r}, which is none of the items")
-    for start in range(0, len(drafts), size):
-        own = vectors[start : start + size]
-        chosen = set(own.ids.tolist())
-        others = [
-            part[np.array([id in chosen for id in part.ids.tolist()], dtype=bool)] for part in also
-        ]
-        yield drafts[start : start + size], [part for part in (own, *others) if len(part)]

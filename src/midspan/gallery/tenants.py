@@ -20,8 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from midspan.errors import GalleryError, ItemError
+from midspan.gallery.batches import payloads_of
 from midspan.gallery.filters import And, Eq, Filter, parse_filter
-from midspan.gallery.records import Hit, Item, Payload, payloads_of
+from midspan.gallery.records import Hit, Item, Payload
 from midspan.gallery.routing import Arm
 from midspan.spaces import Embeddings, Space
 

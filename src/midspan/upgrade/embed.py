@@ -52,7 +52,11 @@ Read = TypeVar("Read")
 
 @dataclass(frozen=True, slots=True)
 class Staged(Generic[Read]):
-    """An `Embed` in two steps. `read` is called from another thread than `embed`.
+    """An `Embed` in two steps, so that the next items are read while these are embedded.
+
+    Args:
+        read: From items to what `embed` takes; called from another thread than `embed`.
+        embed: From that to their vectors.
 
     Example:
         >>> import numpy as np

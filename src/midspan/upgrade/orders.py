@@ -28,9 +28,13 @@ TEMPERATURE = 0.05  # of the posterior over centres; own choice, no code was pub
 class Hints:
     """What an order may know besides the old vectors.
 
-    centres: (C, D) one for each class, from labels or from clusters. bridges: old → new, several
-    that were fitted differently. sample: items of the gallery that this was learnt from.
-    returned: how often live queries returned each item.
+    Args:
+        centres: (C, D) one for each class, from labels or from clusters.
+        bridges: Old → new, several that were fitted differently.
+        sample: Items of the gallery that this was learnt from.
+        returned: How often live queries returned each item.
+        seed: Of the random order.
+        now: Seconds since 1970: items that come later are newer than all others.
 
     Example:
         >>> import numpy as np

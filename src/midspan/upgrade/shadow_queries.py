@@ -27,16 +27,23 @@ from midspan.upgrade.verdicts import MIN_RETENTION, Answers, Check, retention_ch
 class Shadow:
     """The same queries in both spaces, by id; an item of the same id is left out of the results.
 
-    What is right, the first of these that is given:
-    - clicks: ids of the items that were clicked, by the id of the query;
-    - labels: a column of `old`, and `label_key` in the items' payload. Quality is the share of the
-      query's class among the first k;
-    - else what both encoders agree on (see `agreement`), and near-duplicates. The queries must be
-      items of the gallery for that.
+    What is right, the first of these that is given: clicks, labels, or what both encoders agree on
+    (see `agreement`), and near-duplicates. The queries must be items of the gallery for the last.
 
-    group_key: a column of `old`, or a field in the payload of the item that the query is: no group
-    of it may be significantly worse ("labels": no class).
-    exhaustive: the queries are all items of the gallery, and no further one can be had.
+    Args:
+        old: The queries by the old encoder; its labels say which items are right.
+        new: The same queries by the new encoder.
+        label_key: The field in the items' payload that the labels are compared with. Quality is the
+            share of the query's class among the first k.
+        k: Results that count.
+        min_retention: The least share of the old quality that is a PASS.
+        max_negative_flips: The largest share of queries that may be wrong now and were right; None
+            sets no limit.
+        group_key: A column of `old`, or a field in the payload of the item that the query is: no
+            group of it may be significantly worse ("labels": no class).
+        clicks: Ids of the items that were clicked, by the id of the query.
+        exhaustive: The queries are all items of the gallery, and no further one can be had.
+        seed: Of the resampling.
 
     Example:
         >>> import numpy as np

@@ -22,7 +22,11 @@ NAP = 0.1  # a longer rest looks round in between
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """`p99` gives the live searches' present latency in seconds (None: none were made).
+    """The backfill rests while live searches are slower than a ceiling.
+
+    Args:
+        p99: Gives the live searches' present latency in seconds (None: none were made).
+        ceiling: In seconds.
 
     Example:
         >>> import numpy as np

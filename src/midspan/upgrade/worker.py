@@ -75,6 +75,14 @@ class Settings:
     with a wait for the disk, took a fifth of the time that a small network needs for them; and
     only within a batch can the next images be read while the encoder works.
 
+    Args:
+        batch: Items that are embedded and written at once, at first.
+        growth: A batch becomes so many times as large at most, while it takes less than a second.
+        lease: Seconds that a batch is this worker's; another one takes it after that.
+        retries: So many tries after the first; then the item has failed.
+        back_off: Seconds before the first retry, doubled for each further one.
+        wait: For items that others hold or that failed a moment ago.
+
     Example:
         >>> import numpy as np
         >>> import midspan as ms
