@@ -30,6 +30,9 @@ class Blend(Bridge):
     cross-validation on the fit classes of benchmarks/bridges.py: a ridge shrinks what it does not
     know, a rotation does not, a kernel bends; each errs elsewhere.
 
+    Args:
+        members: Such names with settings, at least one.
+
     Example:
         >>> import numpy as np
         >>> import midspan as ms

@@ -34,6 +34,10 @@ class ScoreMap:
     the mean, so that uncertain scores fall behind certain ones.
     Beyond the scores that were seen the map continues with slope 1.
 
+    Args:
+        method: "quantile" or "isotonic".
+        knots: Of the piecewise linear map.
+
     Example:
         >>> import numpy as np
         >>> import midspan as ms

@@ -26,6 +26,12 @@ class Confidence:
     the order is no better than random. Bridges of kind fct bring a head of their own
     (`FCT.log_variance`).
 
+    Args:
+        neighbours: Nearest fit items that count.
+        folds: Parts that the pairs are cut into.
+        alpha: Penalty of the regression.
+        seed: Of the folds.
+
     Example:
         >>> import numpy as np
         >>> import midspan as ms

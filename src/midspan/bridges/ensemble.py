@@ -28,6 +28,9 @@ class GalleryEnsemble:
     and concatenation did worse there). `bridge` names the kind from BRIDGES with its settings;
     the paper uses rbt, ridge is our default.
 
+    Args:
+        bridge: Such as {"name": "rbt"}; None is ridge.
+
     Example:
         >>> import numpy as np
         >>> import midspan as ms

@@ -34,6 +34,19 @@ class FCT(Bridge):
     without side information there is one branch, not the old vector twice; an epoch has at least
     eight batches; s starts at its optimum for the first error.
 
+    Args:
+        side: Column of the source with what was stored with each vector; None: the vector alone.
+        width: Of the two joint layers.
+        uncertainty: Learn log σ² of each mapped vector too.
+        uncertainty_weight: μ in the loss.
+        classification: Weight of the cross-entropy, where labels are given.
+        epochs: Passes over the pairs.
+        batch_size: Pairs in a step.
+        learning_rate: Of Adam.
+        weight_decay: Of Adam.
+        seed: Of weights and batches.
+        progress: A progress bar.
+
     Example:
         >>> import numpy as np
         >>> import midspan as ms

@@ -28,6 +28,13 @@ class Kernel(Bridge):
     part carries the map (Nyström) while all pairs fit it. Defaults are ours, from
     cross-validation on the fit classes of benchmarks/bridges.py.
 
+    Args:
+        width: Of the kernel, as a multiple of s².
+        power: 1 or ½; None chooses.
+        alpha: Penalty; None chooses it.
+        landmarks: At most so many.
+        seed: Of the choice of landmarks.
+
     Example:
         >>> import numpy as np
         >>> import midspan as ms

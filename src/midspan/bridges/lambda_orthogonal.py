@@ -28,6 +28,12 @@ class LambdaOrthogonal(Bridge):
     forward map) are left out; where the target has fewer dims the columns of W are kept
     orthonormal instead of the rows.
 
+    Args:
+        threshold: λ, from which on F is penalised.
+        weight: Of the penalty.
+        sharpness: α of the sigmoid.
+        steps: Of L-BFGS, at most.
+
     Example:
         >>> import numpy as np
         >>> import midspan as ms

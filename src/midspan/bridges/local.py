@@ -23,6 +23,12 @@ class Local(Bridge):
     where its own left-out error is no better than no correction, it gets none: with few pairs the
     result is plain ridge. 8 clusters as in a published report on text models; the rest is ours.
 
+    Args:
+        clusters: Of the source vectors.
+        temperature: Of the blend of corrections.
+        alpha: Penalty; None chooses it as `Ridge` does.
+        seed: Of the clusters.
+
     Example:
         >>> import numpy as np
         >>> import midspan as ms

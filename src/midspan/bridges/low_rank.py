@@ -20,6 +20,11 @@ class LowRank(Bridge):
     With Ŷ = XW the factors are WV and Vᵀ, V the top right singular vectors of Ŷ (Izenman 1975).
     `rank` 64 as in Drift-Adapter (EMNLP 2025); it is cut to what dims and pairs allow.
 
+    Args:
+        rank: r.
+        alpha: Penalty; None chooses it as `Ridge` does.
+        seed: Of the choice of `alpha`.
+
     Example:
         >>> import numpy as np
         >>> import midspan as ms

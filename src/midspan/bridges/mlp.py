@@ -35,6 +35,19 @@ class MLP(Bridge):
     then all pairs are fitted for that many epochs. An epoch has at least 32 batches, if they keep
     32 pairs each.
 
+    Args:
+        hidden: Width of the residual branch.
+        epochs: At most so many.
+        batch_size: Pairs in a step.
+        learning_rate: Of AdamW.
+        weight_decay: Of AdamW.
+        contrast: Weight of InfoNCE; 0 leaves it out.
+        temperature: Of InfoNCE.
+        held_out: Share of the pairs that chooses the number of epochs.
+        alpha: Penalty of the ridge; None chooses it as `Ridge` does.
+        seed: Of weights, batches and held-out pairs.
+        progress: A progress bar.
+
     Example:
         >>> import numpy as np
         >>> import midspan as ms

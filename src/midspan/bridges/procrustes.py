@@ -24,6 +24,11 @@ class Procrustes(Bridge):
     A rotation is determined from as many pairs as the smaller dim; `few_pairs` accepts fewer and
     maps what lies outside the directions they span to nothing.
 
+    Args:
+        scale: Multiply by trΣ/‖X‖².
+        center: Map the mean on the mean.
+        few_pairs: Accept fewer pairs than the smaller dim.
+
     Example:
         >>> import numpy as np
         >>> import midspan as ms

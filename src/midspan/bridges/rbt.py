@@ -50,6 +50,25 @@ class RBT(Bridge):
     and the number of epochs by held-out retrieval, at least `min_epochs` (default 0: ridge may
     win).
 
+    Args:
+        mode: "m2m" or "unified".
+        hidden: Width inside a path.
+        paths: In each block.
+        depth: Number of blocks.
+        similarity: Weight of that term.
+        kl: Weight of that term.
+        classification: Weight of that term.
+        temperature: τ of the KL term.
+        scale: Of CosFace.
+        margin: Of CosFace.
+        epochs: At most so many.
+        min_epochs: At least so many.
+        batch_size: Pairs in a step.
+        learning_rate: Of AdamW.
+        held_out: Share of the pairs that chooses the number of epochs.
+        seed: Of weights, batches and held-out pairs.
+        progress: A progress bar.
+
     Example:
         >>> import numpy as np
         >>> import midspan as ms

@@ -21,6 +21,10 @@ class Ridge(Bridge):
     are best found by their true target vectors; all of them come from one eigendecomposition.
     With fewer pairs than dims the dual form is solved. `alpha=0` is plain least squares.
 
+    Args:
+        alpha: The penalty; None chooses it.
+        seed: Of the choice of `alpha`.
+
     Example:
         >>> import numpy as np
         >>> import midspan as ms
