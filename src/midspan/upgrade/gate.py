@@ -43,9 +43,9 @@ __all__ = ["MIN_RETENTION", "Check", "GateResult", "Verdict", "gate", "judged", 
 
 WORST = 10  # queries that are named
 EXHAUSTIVE_NOTE = (
-    "every item that can ask has asked: the values are exact for this gallery, so a value within "
-    "the limit is a PASS; one beyond it is a FAIL only if the interval is. Pictures that are not "
-    "in the gallery may fare differently, by about as much as the interval says"
+    "every item that can ask has asked: the values are exact for this gallery, so a retention "
+    "without any loss is a PASS; a FAIL still needs the interval. Pictures that are not in the "
+    "gallery may fare differently, by about as much as the interval says"
 )
 
 
