@@ -4,7 +4,7 @@ FAIL: the interval lies beyond the limit. PASS: it lies within. Otherwise INCONC
 number of further queries that would decide if they were like those so far.
 
 Where every item of a gallery has asked there is no further query, and the values of this gallery
-are known: then a value within the limit is a PASS too. FAIL needs the interval all the same.
+are known: then a ratio without any loss is a PASS too. FAIL needs the interval all the same.
 """
 
 from __future__ import annotations
