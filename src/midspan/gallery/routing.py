@@ -117,8 +117,8 @@ def parts(
     if record.mode == "both" and came_old is None:
         raise SpaceMismatch(
             f"this gallery is between {old} and {new} in mode both and got queries in "
-            f"{_listed(spaces)} only; embed each query with both encoders and pass both "
-            f"(midspan gallery search: --encoder twice), or ask in {old} as before"
+            f"{_listed(spaces)} only; embed each query with both encoders and pass both, "
+            f"or ask in {old} as before"
         )
     if came_new is None:
         came_new = _comparable(spaces, old, new, record)
