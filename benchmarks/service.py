@@ -354,6 +354,8 @@ def fill(place: Path, vectors: FloatArray, space: Space) -> None:
             payloads = [{"price": start + n} for n in range(len(rows))]
             gallery.add(Embeddings(ids, rows, space), payloads=payloads)
     part.rename(place)
+    with Gallery.open(place) as gallery:
+        gallery.build_due_indexes()  # in the background it waits until the load is over
 
 
 def settle(cpu: Callable[[], float]) -> None:
