@@ -37,7 +37,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("demo", type=Path, help="folder that `midspan demo` wrote")
     parser.add_argument("out", type=Path, help="folder for the pictures")
-    parser.add_argument("--classes", type=int, default=40, help="so many characters of the test")
+    parser.add_argument("--classes", type=int, default=121, help="so many characters of the test")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         photos = Path(folder) / "glyphs"
