@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 # without. It is built once a load is over, so a low number costs a load nothing.
 INDEX_FROM = 5_000
 INDEX_DIMS, HALF_DIMS = 2000, 4000  # more than that HNSW does not take, of four and of two bytes
-# Of one row's neighbours while the graph is built, beside its vector: 812 MB held 680,000 rows of
+# Of one row's neighbours while the graph is built, with its vector: 812 MB held 680,000 rows of
 # 128 dims. From the first row that does not fit, each takes ten times as long.
 GRAPH_BYTES = 800
 POLL_SECONDS = 0.2
